@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,6 +103,19 @@ class ServerSpec:
     def server(self) -> str:
         """Name of the server in messages."""
         return self.module or " ".join(self.command) or self.image
+
+    def process(self, host: str, port: int) -> tuple[tuple[str, ...], Mapping[str, str]]:
+        """Return how a host with this Python and these files runs the server: its command and its variables.
+
+        Raises:
+            ValueError: The server is an image.
+        """
+        if self.image:
+            raise ValueError("an image has no command")
+        command = tuple(part.replace("{host}", host).replace("{port}", str(port)) for part in self.command)
+        data = {"FINQA_SNAPSHOT": str(self.snapshot.path.absolute())} if self.snapshot else {}
+        variables = {**self.environment, "HOST": host, "PORT": str(port), **data}
+        return command or (sys.executable, "-m", self.module), variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -20,11 +22,12 @@ from finqa_cli.commands.shared.perform import perform
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_cli.errors import DataError
 from finqa_cli.provisioning import remote_images as remote
+from finqa_cli.provisioning.served_snapshot import serve_snapshot
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import EMBEDDED
 from finqa_cli.types import ImageInfo, Snapshot
 
-app = CommandApp("Build, list, show and delete compiled data sets.", epilog=EXIT_CODES)
+app = CommandApp("Build, list, show, serve and delete compiled data sets.", epilog=EXIT_CODES)
 
 GENERAL = ("config", "assign", "as_json")
 
@@ -125,6 +128,37 @@ def _compile(
         return made
     reporter.line(f"Compiling {data} into snapshot {name}.")
     return store.build(name, data, skip_bad=skip_bad)
+
+
+@app.command()
+@offers(*("environment", "generation.max_steps"), general=GENERAL)
+def serve(
+    line: CommandLine,
+    name: Name = DEFAULT_NAME,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; 0.0.0.0: all of this machine.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="Port; 0: a free one.", min=0, max=65_535)] = 8000,
+) -> None:
+    """Serve a snapshot to the trainers and agents of others: OpenEnv's protocol, and MCP at /mcp.
+
+    Clients of OpenEnv list its questions, reset to one of them and call the tools; docs/server.md has the requests.
+    FINQA_TOKEN is the token that they send. A server that others can reach has one: without FINQA_TOKEN it is made, and
+    printed once. FINQA_REQUIRE_TOKEN=0 serves without one. Ctrl-C ends the server.
+
+    Exit codes: 0 ended, 65 there is no such snapshot, 69 the address cannot be used, 78 a setting is wrong.
+
+    Example: finqa snapshot serve openenv-finqa --host 0.0.0.0 --port 8000
+    """
+    settings = line.load({"data.snapshot": name}, quiet=True).settings
+    with progress(as_json=line.as_json, quiet=line.quiet) as reporter:
+        server = serve_snapshot(settings, host, port, os.environ, reporter)
+    document = {"url": server.url, "mcp": f"{server.url}/mcp", "snapshot": name, "token": server.made_token or None}
+    shown = f"\nToken, shown once: {server.made_token}" if server.made_token else ""
+    text = f"Serving snapshot {name} at {server.url}, and for MCP at {server.url}/mcp. Ctrl-C ends it.{shown}"
+    # Not by `emit`, which masks secrets: the new token is shown here and nowhere else.
+    print(json.dumps(document) if line.as_json else text, flush=True)
+    server.become()
 
 
 @app.command("list")

@@ -122,12 +122,13 @@ def _running(spec: ServerSpec) -> Iterator[str]:
     with socket.create_server((HOST, 0)) as free:
         port = free.getsockname()[1]
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    command, variables = spec.process(HOST, port)
     process = subprocess.Popen(
-        [part.replace("{host}", HOST).replace("{port}", str(port)) for part in spec.command],
+        command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**inherited, **spec.environment, "HOST": HOST, "PORT": str(port)},
+        env={**inherited, **variables},
         start_new_session=True,
     )
     try:

@@ -143,7 +143,7 @@ def _program(spec: ServerSpec, port: int) -> list[str]:
     """Arguments of the reaper: a module to run, or `--` and a command."""
     if spec.module:
         return [spec.module]
-    return ["--", *(part.replace("{host}", HOST).replace("{port}", str(port)) for part in spec.command)]
+    return ["--", *spec.process(HOST, port)[0]]
 
 
 def _environment(spec: ServerSpec, listener: socket.socket, port: int) -> Mapping[str, str]:
@@ -153,10 +153,7 @@ def _environment(spec: ServerSpec, listener: socket.socket, port: int) -> Mappin
         **inherited,
         "PYTHONUNBUFFERED": "1",
         "PYTHONSAFEPATH": "1",
-        **spec.environment,
-        "HOST": HOST,
-        "PORT": str(port),
+        **spec.process(HOST, port)[1],
         **({"FINQA_LISTEN_FD": str(listener.fileno())} if spec.module else {}),
-        **({"FINQA_SNAPSHOT": str(spec.snapshot.path.absolute())} if spec.snapshot else {}),
         "FINQA_PARENT_PID": str(os.getpid()),
     }

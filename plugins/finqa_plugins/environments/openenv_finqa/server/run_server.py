@@ -39,6 +39,10 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         limits = ServerLimits.from_variables(environment)
         peers = Peers(limits)
         app = application(environment, peers)
+        import uvicorn
+
+        from finqa_plugins.environments.openenv_finqa.server.uvicorn_protocols import limited_protocols
+
         if not limits.serves(address := sockets[0].getsockname()[0] if sockets else host):
             raise ValueError(
                 f"HOST {address[:64]!r} can be reached from other machines, so FINQA_TOKEN must be set: "
@@ -53,10 +57,6 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     except ImportError as error:
         print(f"The server cannot use OpenEnv: {error} To install it again: {REINSTALL}", file=sys.stderr)
         return EX_CONFIG
-    import uvicorn
-
-    from finqa_plugins.environments.openenv_finqa.server.uvicorn_protocols import limited_protocols
-
     _raise_file_limit()
     http, websockets = limited_protocols(limits, peers)
     config = uvicorn.Config(
@@ -77,7 +77,8 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
         timeout_graceful_shutdown=1,
         backlog=2048,
     )
-    uvicorn.Server(config).run(sockets=sockets)
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again after it has ended its connections
+        uvicorn.Server(config).run(sockets=sockets)
     return 0
 
 

@@ -24,6 +24,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from finqa_plugins.environments.openenv_finqa.finqa_tools import ServedTool
+from finqa_plugins.environments.openenv_finqa.server.mcp_endpoint import McpEndpoint
 from finqa_plugins.environments.openenv_finqa.server.openenv_names import (
     HAS_TASKS,
     Action,
@@ -101,7 +102,7 @@ def build_app(service: ToolService, options: ServerOptions, limits: ServerLimits
     )
     server.register_routes(app)
     answer_bad_requests(app)
-    return guard(QuietWebSockets(QueueNotices(SessionOrigin(app))), limits, peers)
+    return guard(QuietWebSockets(QueueNotices(SessionOrigin(McpEndpoint(app, server)))), limits, peers)
 
 
 class QuietWebSockets:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from finqa_cli.types import rebuild_command
+from finqa_cli.types.splits import SPLITS
 
 Pandas = Literal[2, 3]
 
@@ -76,10 +77,12 @@ class SnapshotReader:
             raise broken(folder, name, f"{type(error).__name__}: {error}") from error
         if not self.questions:
             raise broken(folder, name, "it holds no questions")
-        splits: dict[str, list[SnapshotQuestion]] = {}
+        splits: dict[str, list[SnapshotQuestion]] = {name: [] for name in SPLITS}
         for question in self.questions.values():
             splits.setdefault(question.split, []).append(question)
-        self.splits: Mapping[str, Sequence[SnapshotQuestion]] = splits
+        self.splits: Mapping[str, Sequence[SnapshotQuestion]] = {
+            name: questions for name, questions in splits.items() if questions
+        }
         self._images: dict[tuple[str, str], TableImage] = {}
 
     def companies(self) -> Sequence[str]:

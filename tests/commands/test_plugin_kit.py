@@ -140,6 +140,15 @@ def test_what_breaks_the_contract_is_named(
     assert any(name.startswith(promise) and said in detail for name, detail in broken.items()), broken
 
 
+@pytest.mark.thorough
+def test_a_new_provider_plays_the_default_environment(tmp_path: Path) -> None:
+    folder, _ = written("sandbox", tmp_path / "package")
+    play = ("eval", "scripted", "--sandbox=my-sandbox", "--sandboxes=1", "--limit=2", "--json")
+    done = run("finqa_cli", *play, kind="sandbox", site=folder, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["episodes"] == 2
+
+
 def test_a_plugin_that_prints_breaks_a_promise(tmp_path: Path) -> None:
     folder, module = written("reward", tmp_path / "package")
     plugin = module.with_name("plugin.py")

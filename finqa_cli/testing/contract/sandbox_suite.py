@@ -63,6 +63,22 @@ async def test_it_has_sandboxes_of_some_kind(make: ProviderFactory, spec: Sandbo
     assert not all(refusals), "; ".join(refusals)
 
 
+async def test_it_serves_the_chosen_environment(make: ProviderFactory, spec: SandboxSpec) -> None:
+    """Environment `finqa`, unless the settings name another one: its server is a module of finqa with a snapshot."""
+    if refusal := await _refusal(make, spec):
+        pytest.skip(f"not with this provider: {refusal}")
+
+
+async def test_it_serves_environments_that_are_commands(make: ProviderFactory) -> None:
+    """Environment `openenv` with a folder."""
+    if refusal := await _refusal(make, command_server()):
+        pytest.skip(f"not with this provider: {refusal}")
+
+
+async def test_it_executes_code_for_environments(executes: ProviderFactory) -> None:
+    """Environments `code` and `mbpp`."""
+
+
 async def test_a_sandbox_serves_is_listed_and_stops(make: ProviderFactory, serves: SandboxSpec) -> None:
     """A sandbox is found by its labels until it is stopped, and may be stopped twice."""
     await check_life_of_a_sandbox(make, serves)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from finqa_cli.extend import Component, hookimpl
+from finqa_cli.types import Check
 
 
 @hookimpl
@@ -20,3 +24,13 @@ def register_components() -> list[Component]:
             snapshotless=True,
         )
     ]
+
+
+@hookimpl
+def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
+    """Check a folder or a running server with OpenEnv's own checks, if the environment is `openenv`."""
+    if settings["environment"]["name"] != "openenv":
+        return []
+    from finqa_plugins.environments.openenv.openenv_doctor import checks
+
+    return checks(settings)

@@ -32,7 +32,9 @@ MAX_TASKS = 1_000_000
 RESET = "reset"
 """Key of the arguments of `reset` in a row."""
 
-_INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH")
+INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH")
+"""Variables of this process that a started one gets: none that may be a secret."""
+
 _NO_LIST = "--set environment.options.tasks=200 resets it with seeds, and --data FILE with the arguments in each row"
 
 
@@ -121,7 +123,7 @@ def _running(spec: ServerSpec) -> Iterator[str]:
     """Run a server on loopback for the block, and yield its address. It gets no variables that may be secrets."""
     with socket.create_server((HOST, 0)) as free:
         port = free.getsockname()[1]
-    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
     command, variables = spec.process(HOST, port)
     process = subprocess.Popen(
         command,

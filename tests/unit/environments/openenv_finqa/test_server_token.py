@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -21,6 +22,7 @@ from finqa_plugins.environments.openenv.config import OpenEnvConfig
 from finqa_plugins.environments.openenv.openenv_environment import OpenEnvEnvironment
 from finqa_plugins.environments.openenv_finqa.config import FinQAConfig
 from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment
+from finqa_plugins.environments.openenv_finqa.server.openenv_names import HAS_TASKS
 
 TOKEN = "correct-horse-battery-staple"
 CANARY = "wrong-horse-battery-staple"
@@ -81,14 +83,25 @@ async def test_a_missing_or_wrong_token_is_named_before_anything_starts(
     assert CANARY not in caught.value.message + caught.value.remedy
 
 
-@pytest.mark.parametrize("kind", ["finqa", "openenv"])
-async def test_a_server_that_needs_one_says_how_to_give_it(closed: RunningServer, kind: str) -> None:
-    asked: Environment = FinQAEnvironment(FinQAConfig(url=closed.url()), EnvironmentContext(snapshot=closed.snapshot))
-    if kind == "openenv":
-        asked = OpenEnvEnvironment(OpenEnvConfig(url=closed.url()), EnvironmentContext(snapshot=None))
+@pytest.mark.parametrize(("kind", "tasks"), [("finqa", "auto"), ("openenv", "auto"), ("openenv", 10)])
+async def test_a_server_that_needs_one_says_how_to_give_it(closed: RunningServer, kind: str, tasks: Any) -> None:
     with pytest.raises(AuthenticationError, match="needs a token") as caught:
+        asked: Environment = FinQAEnvironment(
+            FinQAConfig(url=closed.url()), EnvironmentContext(snapshot=closed.snapshot)
+        )
+        if kind == "openenv":
+            asked = OpenEnvEnvironment(
+                OpenEnvConfig(url=closed.url(), tasks=tasks), EnvironmentContext(snapshot=None)
+            )  # asks for the list of tasks
         await asked.check_ready()
     assert caught.value.remedy == "export SERVER_TOKEN=... and --set environment.options.token_env=SERVER_TOKEN"
+
+
+def test_tasks_are_listed_with_it(closed: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    config = OpenEnvConfig(url=closed.url(), token_env=VARIABLE)
+    listed = OpenEnvEnvironment(config, EnvironmentContext(snapshot=None)).tasks("test")
+    assert listed[0].id.startswith("test_" if HAS_TASKS else "seed_")
 
 
 @pytest.mark.parametrize("token", ["", CANARY])

@@ -66,7 +66,7 @@ class McpEndpoint:
             return
         asked = (request.get("params") or {}).get("protocolVersion")
         state = environment.state.model_dump()
-        result = {
+        result: dict[str, Any] = {
             "protocolVersion": asked if asked in REVISIONS else REVISIONS[0],
             "capabilities": {"tools": {}},
             "serverInfo": {"name": environment.get_metadata().name, "version": environment.get_metadata().version},

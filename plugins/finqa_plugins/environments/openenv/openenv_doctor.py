@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,23 @@ from finqa_plugins.environments.openenv.config import OpenEnvConfig
 from finqa_plugins.environments.openenv.server_tasks import INHERITED
 
 TIMEOUT_S = 15.0
-"""Seconds for `openenv validate`: less than the time limit of doctor. The program itself needs some to start."""
+"""Seconds for the checks: less than the time limit of doctor."""
+
+VALIDATE = """\
+import json, pathlib, sys
+sys.modules["gradio"] = None
+what, target = sys.argv[1:]
+if what == "url":
+    from openenv.cli._validation import validate_running_environment
+    found = validate_running_environment(target, timeout_s=3.0)["summary"]["failed_criteria"]
+else:
+    from openenv.validation import CheckStatus, Level, run_validation
+    report = run_validation(pathlib.Path(target), max_level=Level.STATIC, skip_build=True)
+    failed = [result for result in report.results if result.status is CheckStatus.FAIL]
+    found = [f"{result.check_id}: {'; '.join(map(str, result.evidence))}" for result in failed]
+print(json.dumps(found))
+"""
+"""What `openenv validate` does, in the Python of the environment; its own program takes five seconds to start."""
 
 _LONGEST = 300
 
@@ -39,38 +54,29 @@ def checks(settings: Mapping[str, Any]) -> Sequence[Check]:
         return [Check(name="environment", status="fail", detail=reason, remedy=REINSTALL)]
     folder = Path(config.module).expanduser() if config.module else None
     if config.url and not config.token_env:
-        target = ["--url", config.url, "--timeout", "3"]
+        what, target, shown = "url", config.url, ["--url", config.url]
     elif folder is not None and folder.is_dir():
-        target = [str(folder), "--level", "static", "--skip-build"]
+        what, target, shown = "folder", str(folder), [str(folder), "--level", "static", "--skip-build"]
     else:
         return []
-    python = Path(config.python or sys.executable).expanduser()
-    program = shutil.which("openenv", path=str(python.parent))
-    return [] if program is None else _validated(program, target)
+    return _validated(config.python or sys.executable, what, target, shlex.join(["openenv", "validate", *shown]))
 
 
-def _validated(program: str, target: list[str]) -> list[Check]:
-    shown = shlex.join(["openenv", "validate", *target])
+def _validated(python: str, what: str, target: str, shown: str) -> list[Check]:
     try:
         done = subprocess.run(
-            [program, "validate", *target, "--json"],
+            [python, "-c", VALIDATE, what, target],
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
             check=False,
             env={name: os.environ[name] for name in INHERITED if name in os.environ},
         )
-        report = json.loads(done.stdout)
-        problems = [
-            f"{result['check_id']}: {'; '.join(map(str, result['evidence']))}"
-            for result in report.get("results", ())
-            if result["status"] == "fail"
-        ]
-        problems += map(str, report.get("summary", {}).get("failed_criteria", ()))
+        problems = [str(problem) for problem in json.loads(done.stdout)]
     except subprocess.TimeoutExpired:
         problems = [f"did not end within {TIMEOUT_S:g} s"]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return []  # no environment that this version can check, or another version
+    except (OSError, ValueError, TypeError):
+        return []  # no environment that this version can check, or another version of OpenEnv
     return [
         Check(name="environment", status="warn", detail=f"openenv validate: {problem[:_LONGEST]}", remedy=shown)
         for problem in problems

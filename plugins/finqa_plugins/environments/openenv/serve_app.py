@@ -33,11 +33,12 @@ def main() -> None:
         sys.modules["gradio"] = None  # type: ignore[assignment]  # so importing it fails
     try:
         importlib.import_module(app.partition(":")[0])
-    except BaseException:
+    except BaseException as error:
         if not complete:
             os.environ[COMPLETE] = "1"
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
         traceback.print_exc()
+        print(f"{app} cannot be imported: {type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(EX_CONFIG)
     runpy.run_module("uvicorn", run_name="__main__", alter_sys=True)
 

@@ -44,14 +44,9 @@ def server_spec(config: OpenEnvConfig) -> ServerSpec | None:
     folders, app, port, source = [Path.cwd()], config.module, PORT, None
     if folder is not None:
         described = _described(folder / "openenv.yaml")
-        inner = str(described.get("app") or "server.app:app")
-        if not (folder / f"{inner.partition(':')[0].replace('.', '/')}.py").is_file():
-            raise ConfigError(
-                f"{folder} is not an OpenEnv environment: it has no {inner.partition(':')[0].replace('.', '/')}.py.",
-                remedy="name the folder with server/app.py",
-            )
+        root, inner = _located(folder, str(described.get("app") or "server.app:app"))
         # As in the environment's own image, where the package is installed and PYTHONPATH names its folder.
-        folders, app = [folder.parent, folder], f"{folder.name}.{inner}"
+        folders, app = list(dict.fromkeys([folder.parent, folder, root])), f"{folder.name}.{inner}"
         port = described["port"] if isinstance(described.get("port"), int) else PORT
         source = _source(config, folder, inner)
     path = os.pathsep.join(map(str, folders))
@@ -63,6 +58,24 @@ def server_spec(config: OpenEnvConfig) -> ServerSpec | None:
         environment=config.variables,
         remedy=f"install what its last output names for {python}, or name a Python that has it: "
         "--set environment.options.python=VENV/bin/python",
+    )
+
+
+def _located(folder: Path, app: str) -> tuple[Path, str]:
+    """Return the folder from which the manifest names its app, and the app's name from the environment's folder.
+
+    Most manifests name it from their own folder, some from the root of their repository.
+
+    Raises:
+        ConfigError: There is no such file.
+    """
+    module, _, attribute = app.partition(":")
+    file = Path(*module.split(".")).with_suffix(".py")
+    for root in (folder, *folder.parents[:2]):
+        if (root / file).is_file() and (root / file).is_relative_to(folder):
+            return root, f"{'.'.join((root / file).relative_to(folder).with_suffix('').parts)}:{attribute}"
+    raise ConfigError(
+        f"{folder} is not an OpenEnv environment: it has no {file}.", remedy="name the folder with server/app.py"
     )
 
 

@@ -41,6 +41,16 @@ def test_a_project_names_its_package_and_its_requirements(folder: Path) -> None:
     assert spec.port == 7860 and "clone.server.app:application" in spec.command, "local processes import the folder"
 
 
+def test_an_app_may_be_named_from_the_root_of_its_repository(folder: Path) -> None:
+    (folder / "openenv.yaml").write_text(f"app: {folder.parent.name}.clone.server.app:app\n")
+    spec = server_spec(OpenEnvConfig(module=str(folder)))
+    assert spec is not None and spec.source is not None and spec.source.app == "clone.server.app:app"
+    assert "clone.server.app:app" in spec.command and str(folder.parent.parent) in spec.command[2].split(":")
+    (folder / "openenv.yaml").write_text("app: elsewhere.server.app:app\n")
+    with pytest.raises(ConfigError, match=r"it has no elsewhere/server/app\.py"):
+        server_spec(OpenEnvConfig(module=str(folder)))
+
+
 def test_without_a_project_the_servers_requirements_are_installed(folder: Path) -> None:
     (folder / "server" / "requirements.txt").write_text("# for the server\nopenenv-core>=0.2\n\npyyaml\n")
     spec = server_spec(OpenEnvConfig(module=str(folder)))

@@ -14,6 +14,7 @@ from websockets.asyncio.client import connect
 from finqa_cli.contracts import EnvironmentContext
 from finqa_cli.types import ToolCall
 from finqa_plugins.environments.openenv.config import OpenEnvConfig
+from finqa_plugins.environments.openenv.openenv_doctor import checks
 from finqa_plugins.environments.openenv.openenv_environment import OpenEnvEnvironment
 from finqa_plugins.environments.openenv_finqa.server.openenv_names import HAS_TASKS
 
@@ -64,6 +65,11 @@ async def test_a_client_finds_every_question_that_finqa_asks_and_no_answer(serve
         received += "".join(reply.text for reply in (*replies, one))
     assert CANARY not in received and not [answer for answer in ANSWERS if answer in received]
     assert {"id", "index", "question", "company", "type"} == set(one.json()["task"])
+
+
+def test_the_checks_of_openenv_find_nothing_wrong_with_the_server(server: RunningServer) -> None:
+    options = {"url": server.url()}
+    assert not checks({"environment": {"name": "openenv", "options": options}, "sandbox": {"name": "local"}})
 
 
 async def test_the_generic_environment_plays_them(server: RunningServer) -> None:

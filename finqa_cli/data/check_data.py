@@ -12,7 +12,7 @@ from typing import Any, Literal
 from finqa_cli.data.data_manifest import MANIFEST_FILE, as_text, manifest, write_files
 from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
 from finqa_cli.data.dataset import DataSet
-from finqa_cli.data.finqa.check_finqa import FinqaFacts, odd_cells
+from finqa_cli.data.finqa.check_finqa import FinqaFacts
 from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE, is_finqa
 from finqa_cli.data.import_advice import advise_import
 from finqa_cli.data.openenv_layout.layout_reader import about_file, scan_layout
@@ -20,8 +20,8 @@ from finqa_cli.data.own_tables.tables_import import reads_as_questions
 from finqa_cli.data.question_files.question_rows import read_rows
 from finqa_cli.data.question_files.row_profile import Finding, Schema, count_values, finding, repeated_questions, sizes
 from finqa_cli.data.split_guard import find_overlap
+from finqa_cli.data.table_findings import FINDINGS, table_findings
 from finqa_cli.data.worded_answers import ODD_ANSWERS, WORDED_ANSWERS, is_odd, is_worded
-from finqa_cli.data.worded_columns import WORDED_COLUMNS, worded_columns
 from finqa_cli.errors import DataError
 from finqa_cli.types import DataInfo, Task
 from finqa_cli.types.splits import split_of_name
@@ -50,11 +50,7 @@ def layout_facts(folder: Path) -> tuple[DataSet, tuple[Problem, ...], dict[str, 
 
 
 def _layout_findings(dataset: DataSet) -> list[Finding]:
-    cells = [
-        f"{table.company}/{table.name} row {row}, column {column!r}: {cell!r}"
-        for table in dataset.tables
-        for row, column, cell in odd_cells(table.columns, table.rows)
-    ]
+    tables = table_findings(dataset.tables)
     asked = [(question.id, question.company, question.user_query) for question in dataset.questions]
     splits: dict[str, set[str]] = {}
     for question in dataset.questions:
@@ -66,8 +62,11 @@ def _layout_findings(dataset: DataSet) -> list[Finding]:
     odd = [question for question in dataset.questions if is_odd(question.answer) and not is_worded(question.answer)]
     return [
         *finding("empty_table", "tables are empty: they are listed, but cannot be queried", empty),
-        *finding("odd_cell", "cells in numeric columns are not numbers", cells),
-        *finding("worded_column", WORDED_COLUMNS, list(map(str, worded_columns(dataset.tables)))),
+        *(
+            each
+            for code, text in FINDINGS.items()
+            for each in finding(code, text, [str(one) for one in tables if one.code == code])
+        ),
         *finding("worded_answer", WORDED_ANSWERS, [f"{question.id}: {question.answer!r}" for question in worded]),
         *finding("odd_answer", ODD_ANSWERS, [f"{question.id}: {question.answer!r}" for question in odd]),
         *finding("repeated_question", "questions about a company occur more than once", repeats),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from finqa_cli.data.own_tables.table_cells import read_number
+from finqa_cli.data.own_tables.cell_numbers import read_number
 from finqa_cli.grading.openenv import grade
 
 WORDED_ANSWERS = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -38,12 +39,13 @@ from finqa_cli.data.check_data import (
     write_report,
 )
 from finqa_cli.data.data_manifest import MANIFEST_FILE, as_text, manifest, write_files
-from finqa_cli.data.dataset import Cell
+from finqa_cli.data.dataset import Cell, Table
 from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE
 from finqa_cli.data.generated.embedded import embedded_layout
 from finqa_cli.data.generated.generate import generate
 from finqa_cli.data.question_files.prepare import Preparation, SplitBy, prepare, read_finqa, rows_of_tasks
-from finqa_cli.data.question_files.show_question import Shown, show_in_path, show_in_snapshot
+from finqa_cli.data.question_files.show_question import Shown, find_table, show_in_path, show_in_snapshot
+from finqa_cli.data.snapshots.compile import storage, table_info
 from finqa_cli.errors import DataError, UsageError, printable
 from finqa_cli.extend import registry
 from finqa_cli.runs.reporter import Reporter
@@ -196,6 +198,7 @@ def check(
             show_default="none: nothing is written",
         ),
     ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 65 for warnings, too.")] = False,
     quick_test: Annotated[
         bool,
         typer.Option("--quick-test", help=f"Read only the first {QUICK_ROWS} rows of a file, as a quick test."),
@@ -225,8 +228,8 @@ def check(
 
     With --out the whole report is written, and a manifest with the checksums of what was checked.
 
-    Exit codes: 0 nothing is wrong (quirks are no errors), 65 something is missing or malformed, 74 writing failed,
-    78 there is no such environment, or an option of it is wrong.
+    Exit codes: 0 nothing is wrong (quirks are errors with --strict only), 65 something is missing or malformed, 74
+    writing failed, 78 there is no such environment, or an option of it is wrong.
 
     Example: finqa data check my-data --for finqa --out report
     """
@@ -249,7 +252,7 @@ def check(
     lines += [f"Report: {out / 'check_report.md'}"] if out is not None else []
     document = {**report.document(), "report": None if out is None else str(out)}
     emit(document, as_json=line.as_json, text="\n".join(lines))
-    if report.problems:
+    if report.problems or (strict and report.findings):
         raise typer.Exit(65)
 
 
@@ -304,7 +307,15 @@ def _check_for(settings: Settings, path: Path, against: Path | None) -> CheckRep
 @offers("data.snapshot", general=("config", "assign", "as_json"))
 def show(
     line: CommandLine,
-    identity: Annotated[str, typer.Argument(metavar="ID", help="Id of the question.")],
+    identity: Annotated[
+        str, typer.Argument(metavar="ID", help="Id of the question; before TABLE, the data folder of the table.")
+    ],
+    table: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TABLE", help="Table to show, `company/table` or its name alone.", show_default="show a question"
+        ),
+    ] = None,
     path: Annotated[
         Path | None,
         typer.Option(
@@ -315,10 +326,21 @@ def show(
 ) -> None:
     """Show one question with the tables that it is about. The answer is shown with --answer only.
 
-    Exit codes: 0 ok, 2 usage, 65 there is no such question, snapshot or file.
+    `finqa data show DIR TABLE` shows a table as an agent sees it: the description that get_table_info returns, the type
+    of each column in SQL, and the stored cells.
+
+    Exit codes: 0 ok, 2 usage, 65 there is no such question, table, snapshot or file.
 
     Example: finqa data show V/2008/page_17.pdf-1 --data dev.json --answer
     """
+    if table is not None:
+        if path is not None or answer or "data.snapshot" in line.flags:
+            raise UsageError(
+                "A table is shown from a data folder, without --data, --snapshot or --answer.",
+                remedy=f"finqa data show {shlex.quote(identity)} {shlex.quote(table)}",
+            )
+        _show_table(find_table(Path(identity), table), as_json=line.as_json)
+        return
     if path is not None and "data.snapshot" in line.flags:
         raise UsageError("--data and --snapshot both name the data of the question.", remedy="give one of them")
     if path is not None:
@@ -328,6 +350,19 @@ def show(
         found, _ = LocalSnapshots(settings.data.home).get_or_build(settings.data.snapshot)
         shown = show_in_snapshot(found, identity)
     emit(shown.document(answer=answer), as_json=line.as_json, text="\n".join(map(printable, _lines(shown, answer))))
+
+
+def _show_table(table: Table, *, as_json: bool) -> None:
+    columns = [storage(table, place) for place in range(len(table.columns))]
+    rows = [list(cells) for cells in zip(*(cells for _, cells in columns), strict=True)]
+    types = {name: kind for name, (kind, _) in zip(table.columns, columns, strict=True)}
+    name = f"{table.company}/{table.name}"
+    document = {"table": name, "info": json.loads(table_info(table)), "types": types, "rows": rows}
+    about = [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in table.metadata.items()]
+    headed = [f"{column} ({kind})" for column, kind in types.items()]
+    shown = plain_table(headed, [["NULL" if cell is None else _exact(cell) for cell in row] for row in rows])
+    text = "\n".join(filter(None, (plain_table((), [("table", name), *about]), "", shown)))
+    emit(document, as_json=as_json, text="\n".join(map(printable, text.splitlines())))
 
 
 def _lines(shown: Shown, answer: bool) -> Iterator[str]:

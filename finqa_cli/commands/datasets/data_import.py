@@ -28,17 +28,19 @@ from finqa_cli.data import (
 from finqa_cli.data.data_problems import ProblemError, as_data_error
 from finqa_cli.data.import_advice import snapshot_name
 from finqa_cli.data.openenv_layout.replace_layout import write_import
-from finqa_cli.data.own_tables.header_lines import MOST_HEADER_ROWS
 from finqa_cli.data.own_tables.import_options import (
     COMPANY_RULES,
     FIELDS,
     ImportOptions,
+    check_encoding,
     make_cell_rules,
+    make_table_rules,
     parse_columns,
     read_mapping,
 )
+from finqa_cli.data.own_tables.table_region import MOST_HEADER_ROWS
 from finqa_cli.data.own_tables.tables_import import TablesReport, import_tables
-from finqa_cli.data.worded_columns import WORDED_COLUMNS
+from finqa_cli.data.table_findings import FINDINGS
 from finqa_cli.errors import UsageError
 from finqa_cli.types.splits import split_of_name
 
@@ -149,7 +151,7 @@ def rllm(
 Source = Annotated[
     Path,
     typer.Argument(
-        help="Folder of .csv, .tsv, .json, .jsonl, .parquet, .xlsx; one such file; or a SQLite or DuckDB file."
+        help="Folder of .csv, .tsv, .json, .jsonl, .parquet, .xlsx, .html, SQLite and DuckDB files, or one such file."
     ),
 ]
 OwnOut = Annotated[
@@ -188,8 +190,29 @@ TableSplits = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", help="Seed of the split by company.", show_default="0")]
 Decimal = Annotated[
     str | None,
-    typer.Option("--decimal", metavar=".|,", help="Decimal point of numbers in texts.", show_default="."),
+    typer.Option(
+        "--decimal",
+        metavar="auto|.|,",
+        help="Decimal mark of numbers in texts; auto: as the numbers of a column or table prove, else the point.",
+        show_default="auto",
+    ),
 ]
+Dash = Annotated[
+    str | None,
+    typer.Option(
+        "--dash", metavar="empty|zero", help="What a dash or nil in a column of numbers is.", show_default="empty"
+    ),
+]
+Encoding = Annotated[
+    str | None,
+    typer.Option(
+        "--encoding",
+        metavar="NAME",
+        help="Encoding of CSV and HTML files, such as latin-1.",
+        show_default="by their bytes",
+    ),
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail for everything that looks wrong in tables.")]
 Percent = Annotated[
     str | None,
     typer.Option(
@@ -211,7 +234,7 @@ HeaderRows = Annotated[
         "--header-rows",
         min=1,
         max=MOST_HEADER_ROWS,
-        help="Lines of the header in CSV files and workbooks; auto: two where names are missing or repeated.",
+        help="Lines of each header in CSV and HTML files and workbooks; auto: one to three, as the cells show.",
         show_default="auto",
     ),
 ]
@@ -257,11 +280,14 @@ def tables(
     decimal: Decimal = None,
     percent: Percent = None,
     dates: Dates = None,
+    dash: Dash = None,
+    encoding: Encoding = None,
     header_rows: HeaderRows = None,
     convert: Convert = None,
     evaluation_only: EvaluationOnly = None,
     with_expert: WithExpert = None,
     skip_bad: SkipBadTables = False,
+    strict: Strict = False,
     snapshot: SnapshotName = None,
     overwrite: Overwrite = False,
 ) -> None:
@@ -280,7 +306,9 @@ def tables(
     snapshots = LocalSnapshots(line.load(quiet=True).settings.data.home) if snapshot else None
     if snapshot and snapshots:
         snapshots.versions(snapshot)  # an invalid name is an error before anything is written
-    report = import_tables(source, questions, options, skip_bad=skip_bad, leave_out=[mapping] if mapping else [])
+    report = import_tables(
+        source, questions, options, skip_bad=skip_bad, strict=strict, leave_out=[mapping] if mapping else []
+    )
     overwritten = write_import(report.report.dataset, out, overwrite=overwrite)
     document = {**import_document(report.report, out), **_tables_document(report), "overwritten": overwritten}
     following = next_step(out)
@@ -302,11 +330,14 @@ def tables(
 
 def _import_options(params: Mapping[str, Any], given: Mapping[str, Any]) -> ImportOptions:
     """Return the options of the import. A flag takes precedence over the file of `--map`."""
-    names = ("company", "decimal", "percent", "dates", "header_rows", "convert", "seed", "splits", "evaluation_only")
-    chosen = {**given, **{name: params[name] for name in (*names, "with_expert") if params[name] is not None}}
+    names = ("company", "decimal", "percent", "dates", "dash", "encoding", "header_rows", "convert", "seed", "splits")
+    flags = (*names, "evaluation_only", "with_expert")
+    chosen = {**given, **{name: params[name] for name in flags if params[name] is not None}}
     return ImportOptions(
         columns={**given.get("columns", {}), **parse_columns(params["column"] or [])},
         header_rows=chosen.get("header_rows", 0),
+        encoding=check_encoding(chosen.get("encoding", "")),
+        tables=make_table_rules(given.get("tables", {})),
         company=chosen.get("company", "auto"),
         cells=make_cell_rules(chosen),
         seed=chosen.get("seed", 0),
@@ -323,7 +354,8 @@ def _tables_document(report: TablesReport) -> dict[str, Any]:
         "company_rule": report.rule,
         "columns": dict(report.columns),
         "conversions": [dict(each) for each in report.conversions],
-        "worded_columns": [asdict(each) for each in report.worded],
+        "findings": [asdict(each) for each in report.findings],
+        "left_out": [problem.document() for problem in report.left_out],
         "experts": report.experts,
         "unused": [asdict(each) for each in report.unused],
         "not_read": list(report.not_read),
@@ -334,6 +366,8 @@ def _tables_lines(report: TablesReport) -> list[str]:
     out = report.not_read
     not_read = [f"Not read: {plural(len(out), 'other file or table')}, for example {out[0]}"] if out else []
     changes = [f"  {each['kind']}: {each['count']}, for example {each['example']}" for each in report.conversions]
+    by_code = {code: [str(each) for each in report.findings if each.code == code] for code in FINDINGS}
+    warnings = [line for code, rows in by_code.items() for line in _listed(f"Warning: {FINDINGS[code]}:", rows)]
     unused = [f"question {each.id}: {each.reason}" for each in report.unused]
     kept = plural(report.report.kept, "question")
     expert = f"The expert (finqa eval scripted) can play the solutions of {report.experts} of {kept}."
@@ -353,7 +387,8 @@ def _tables_lines(report: TablesReport) -> list[str]:
         *not_read,
         *(["Changes during the import:"] if changes else []),
         *changes,
-        *_listed(f"Warning: {WORDED_COLUMNS}:", list(map(str, report.worded))),
+        *warnings,
+        *_listed("Warning: tables that cannot be used, and that no question needs:", list(map(str, report.left_out))),
         *_listed("Gold SQL and programs that are not used:", unused),
         *([refused] if crossing else []),
         expert if report.experts else none,

@@ -9,31 +9,72 @@ from typing import Any
 from finqa_cli.data.data_problems import Problem, ProblemError
 from finqa_cli.data.dataset import Table
 from finqa_cli.data.own_tables.import_options import ImportOptions, check_company_rule
-from finqa_cli.data.own_tables.table_cells import Conversions, convert_columns
-from finqa_cli.data.own_tables.table_sources import RawTable
-from finqa_cli.data.question_files.field_values import MAX_COLUMNS, name_fault, text_fault
+from finqa_cli.data.own_tables.table_cells import CellRules, Conversions, convert_columns
+from finqa_cli.data.own_tables.table_sources import RawTable, UnreadTable, find_rules
+from finqa_cli.data.question_files.field_values import MAX_COLUMNS, clean_name, name_fault, text_fault
+from finqa_cli.data.table_findings import REMARKS
 
 Key = tuple[str, str]
 """Company and name of a table."""
 
 
 @dataclass(slots=True)
+class BadTable:
+    """A table that cannot be used, and the questions that need it.
+
+    Attributes:
+        company: Its company; empty if the rule does not show it without reading the table.
+        name: Its name; the beginning of the names of its tables for a file that cannot be read.
+        problem: The reason.
+        needed: Rows of the questions that need it.
+    """
+
+    company: str
+    name: str
+    problem: Problem
+    needed: list[int] = field(default_factory=list)
+
+    def may_be(self, company: str, name: str = "") -> bool:
+        """Returns whether a question about this company and table may need it; an empty name is any table."""
+        if self.company and self.company.casefold() != company.casefold():
+            return False
+        own, asked = self.name.casefold(), name.casefold()
+        return not name or not own or asked == own or asked.startswith(f"{own}_") or own.endswith(f"_{asked}")
+
+
+@dataclass(slots=True)
 class Tables:
-    """The valid tables by company and name, the files that contain them, conversions, problems and unused files."""
+    """The valid tables by company and name, with what is known about them.
+
+    Attributes:
+        by_key: The tables.
+        inner: Names of sheets and files by the key of their table, by which questions may name it, too.
+        taken: Names by company, without their case.
+        ambiguous: Names that several tables of a company had, without their case.
+        found: What was changed.
+        bad: Tables that cannot be used.
+        unused: Files of tables that no question names (rule `questions`).
+        rule: The rule for companies.
+    """
 
     by_key: dict[Key, Table] = field(default_factory=dict)
-    files: dict[Key, str] = field(default_factory=dict)
+    inner: dict[Key, tuple[str, ...]] = field(default_factory=dict)
+    taken: dict[str, set[str]] = field(default_factory=dict)
+    ambiguous: set[Key] = field(default_factory=set)
     found: Conversions = field(default_factory=Conversions)
-    problems: list[Problem] = field(default_factory=list)
+    bad: list[BadTable] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
     rule: str = ""
 
 
-def build_tables(raw: Sequence[RawTable], asked: Sequence[Key], options: ImportOptions) -> Tables:
+def build_tables(
+    raw: Sequence[RawTable], unread: Sequence[UnreadTable], asked: Sequence[Key], options: ImportOptions
+) -> Tables:
     """Returns the tables with their companies. Problems of single tables are collected, not raised.
 
     Args:
         raw: Tables as they were found.
+        unread: Files and tables that could not be read.
         asked: (company, table) as the questions name them; either may be empty.
         options: The rule for companies, and how cells are read.
 
@@ -43,19 +84,44 @@ def build_tables(raw: Sequence[RawTable], asked: Sequence[Key], options: ImportO
     """
     tables = Tables()
     name, argument = check_company_rule(options.company)
-    if name == "auto":
+    if name == "name" and (reason := name_fault(argument)):
+        raise ProblemError(Problem(file="--company", reason=f"the company name {argument[:80]!r} {reason}"))
+    if name == "auto" and raw:
         name, argument = _choose_rule(raw, asked)
     tables.rule = f"{name}:{argument}" if argument else name
     owners = _owners(asked)
     for each in raw:
         try:
-            for company, table in _by_company(each, name, argument, owners):
-                _add(tables, company, table, options)
-            if name == "questions" and each.name.casefold() not in owners:
-                tables.unused.append(each.file)
+            parts = _by_company(each, name, argument, owners)
         except ProblemError as error:
-            tables.problems.append(error.problem)
+            tables.bad.append(BadTable("", clean_name(each.name), error.problem))
+            continue
+        for company, table in parts:
+            try:
+                _add(tables, clean_name(company), table, options)
+            except ProblemError as error:
+                tables.bad.append(BadTable(clean_name(company), clean_name(table.name), error.problem))
+        if name == "questions" and each.name.casefold() not in owners:
+            tables.unused.append(each.file)
+    for one in unread:
+        company = {"name": argument, "file": one.stem, "folder": one.folder}.get(name, "")
+        rest = one.name.removeprefix(one.stem).strip("_") if name == "file" else one.name
+        tables.bad.append(
+            BadTable(clean_name(company) if company else "", clean_name(rest) if rest else "", one.problem)
+        )
+    _check_names(tables, options)
     return tables
+
+
+def _check_names(tables: Tables, options: ImportOptions) -> None:
+    """Raises a ProblemError if something is set for a table that does not exist."""
+    names = [*tables.by_key, *((bad.company, bad.name) for bad in tables.bad)]
+    known = {text.casefold() for company, name in names for text in (f"{company}/{name}", name)}
+    for named in options.tables:
+        if named.casefold() not in known:
+            near = ", ".join(f"{company}/{name}" for company, name in names[:5])
+            reason = f"there is no such table; there are, for example: {near}"
+            raise ProblemError(Problem(file="--map", field=f"tables.{named}", reason=reason))
 
 
 def _choose_rule(raw: Sequence[RawTable], asked: Sequence[Key]) -> tuple[str, str]:
@@ -131,24 +197,36 @@ def _split_by_column(raw: RawTable, column: str) -> list[tuple[str, RawTable]]:
 
 
 def _add(tables: Tables, company: str, raw: RawTable, options: ImportOptions) -> None:
-    for what, name in (("company", company), ("table", raw.name)):
-        if reason := name_fault(name):
-            raise ProblemError(Problem(file=raw.file, reason=f"the {what} name {name[:80]!r} {reason}"))
-    key = (company, raw.name)
-    twin = next(
-        (other for other in tables.by_key if (other[0], other[1].casefold()) == (company, key[1].casefold())), None
-    )
-    if twin is not None:
-        reason = f"the table {raw.name!r} of {company!r} occurs twice; the other one is {tables.files[twin]}"
-        raise ProblemError(Problem(file=raw.file, reason=reason))
-    tables.by_key[key] = _tidy(company, raw, options, tables.found)
-    tables.files[key] = raw.file
+    derived = clean_name(raw.name)
+    if derived != raw.name:
+        tables.found.add("names of tables, cleaned", raw.file, raw.name, derived)
+    taken = tables.taken.setdefault(company, set())
+    name, copy = derived, 1
+    while name.casefold() in taken:
+        copy += 1
+        name = f"{derived}_{copy}"
+    rules = find_rules(options.tables, company, name)
+    cells = replace(options.cells, decimal=rules.decimal) if rules.decimal else options.cells
+    table = _tidy(company, replace(raw, name=name), cells, tables.found)
+    if copy > 1:
+        tables.ambiguous.add((company, derived.casefold()))
+        tables.found.add("tables of the same name, numbered", raw.file, derived, name)
+        remark = f"a table of {company!r} has the name {derived!r} already, so this one is called {name!r}: {raw.file}"
+        table = replace(table, metadata={**table.metadata, REMARKS: [*_remarks(table), remark]})
+    taken.add(name.casefold())
+    tables.by_key[company, name] = table
+    tables.inner[company, name] = (clean_name(raw.inner) if raw.inner else "", clean_name(raw.stem))
 
 
-def _tidy(company: str, raw: RawTable, options: ImportOptions, found: Conversions) -> Table:
+def _remarks(table: Table) -> list[str]:
+    remarks = table.metadata.get(REMARKS)
+    return remarks if isinstance(remarks, list) else []
+
+
+def _tidy(company: str, raw: RawTable, rules: CellRules, found: Conversions) -> Table:
     where = f"{company}/{raw.name}"
-    if raw.header_rows > 1:
-        found.add(f"headers of {raw.header_rows} lines, joined", where, ", ".join(str(name) for name in raw.header[1:]))
+    for kind, example in raw.changes:
+        found.add(kind, where, example)
     rows = [(number, cells) for number, cells in raw.rows if any(cell not in (None, "") for cell in cells)]
     if len(rows) < len(raw.rows):
         found.add("empty rows removed", where, f"{len(raw.rows) - len(rows)} rows")
@@ -170,11 +248,12 @@ def _tidy(company: str, raw: RawTable, options: ImportOptions, found: Conversion
     columns = _names(raw, kept, found, where)
     cells = [[cells[place] for place in kept] for _, cells in rows]
     try:
-        converted = convert_columns(columns, cells, options.cells, found, where)
+        converted = convert_columns(columns, cells, rules, found, where)
     except ValueError as error:
         row, place, reason = error.args
         raise ProblemError(Problem(file=raw.file, row=rows[row][0], field=columns[place], reason=reason)) from error
-    metadata: dict[str, Any] = {"title": raw.title} if raw.title else {}
+    about = {"title": raw.title, "unit": raw.unit, "notes": list(raw.notes), REMARKS: found.remarks.pop(where, [])}
+    metadata: dict[str, Any] = {key: value for key, value in about.items() if value}
     return Table(company=company, name=raw.name, columns=columns, rows=converted, metadata=metadata)
 
 

@@ -1,4 +1,4 @@
-"""Conversion of cells as people write them: numbers with separators, brackets and percent signs, dates, blanks."""
+"""Conversion of the columns of a table: numbers by the grammar of cells, dates, and marks for "no value"."""
 
 from __future__ import annotations
 
@@ -11,43 +11,29 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from finqa_cli.data.dataset import Cell
+from finqa_cli.data.own_tables.cell_numbers import (
+    IDENTIFIER,
+    INTEGER_DIGITS,
+    SHEET_ERRORS,
+    Mark,
+    Reading,
+    is_blank,
+    is_dash,
+    proven_marks,
+    read_number,
+)
 from finqa_cli.data.question_files.field_values import text_fault
 
-Decimal = Literal[".", ","]
+DecimalMark = Literal["auto", ".", ","]
 Percent = Literal["fraction", "text"]
 Dates = Literal["auto", "day-first", "month-first"]
-
-LONGEST_NUMBER = 80
-_INTEGER_DIGITS = 18
-"""Number of decimal digits that always fit into a signed 64-bit integer, as SQLite has."""
+Dash = Literal["empty", "zero"]
 
 _LARGEST_DIGITS = 300
-
-_BLANK = re.compile(r"[-\u2010-\u2015\u2212.*]{1,4}|n\.?/?a\.?|n/m|nm|nil|none|null|nan|#n/a", re.IGNORECASE)
-"""Marks for "no value" in a column of numbers."""
-
-_SHEET_ERRORS = frozenset({"#DIV/0!", "#N/A", "#NAME?", "#NULL!", "#NUM!", "#REF!", "#VALUE!"})
-_IDENTIFIER = re.compile(r"0[0-9]+")
-_MINUS = "-\u2010\u2011\u2012\u2013\u2212"
-_SPACES = " \u00a0\u2009\u202f'\u2019"
-"""Thousands separators other than a comma or a point."""
-
-
-_AGAIN = re.compile(r"(?P<number>[^()]*[0-9%]) ?\((?P<again>[^()]*[0-9][^()]*)\)")
-_MARKS = re.compile(rf"[{_MINUS}$%\s]")
-
-
-def _number_pattern(point: str, comma: str) -> re.Pattern[str]:
-    groups = "|".join(rf"[0-9]{{1,3}}(?:{re.escape(mark)}[0-9]{{3}})+" for mark in (comma, *_SPACES))
-    digits = rf"(?:{groups}|[0-9]+)(?:{re.escape(point)}[0-9]*)?|{re.escape(point)}[0-9]+"
-    return re.compile(
-        rf"(?P<open>\(\s?)?(?P<sign>[{_MINUS}+]\s?)?(?P<money>[$€£¥]\s?)?(?P<inner>\(\s?|[{_MINUS}+])?"
-        rf"(?P<digits>{digits})(?P<exponent>[eE][-+]?[0-9]{{1,3}})?"
-        rf"\s?(?P<percent>%?)(?P<close>\s?\))?(?P<after>\s?%)?(?P<unit>\s?[$€£¥])?(?P<trailing>-)?"
-    )
-
-
-_PATTERNS = {".": _number_pattern(".", ","), ",": _number_pattern(",", ".")}
+_MOST_REMARKS = 20
+_LARGEST_PERCENT = 100
+_OF_PERCENT = re.compile(r"%|\bper ?cent|\b(?:growth|interest|tax) rate\b|\bmargin\b", re.IGNORECASE)
+"""Names of columns of percentages."""
 
 _GROUPED = {mark: re.compile(rf"[^0-9%]*[1-9][0-9]{{0,2}}{re.escape(mark)}[0-9]{{3}}[^0-9%]*") for mark in ".,"}
 """A number with one group of thousands in the other convention: `4.120` where the point is the decimal mark."""
@@ -78,23 +64,38 @@ class CellRules:
 
     Attributes:
         convert: Whether texts are converted to numbers and dates.
-        decimal: The decimal mark.
+        decimal: The decimal mark; `auto` takes it from the numbers of the column that prove one, else of the table.
         percent: `fraction` reads 12.5% as 0.125; `text` keeps the text.
         dates: Order of day and month in dates such as 3/4/2024; `auto` takes it from the other dates of the column.
+        dash: What a dash in a column of numbers is: `empty`, or the number 0 (`zero`), which it means in a 10-K.
     """
 
     convert: bool = True
-    decimal: Decimal = "."
+    decimal: DecimalMark = "auto"
     percent: Percent = "fraction"
     dates: Dates = "auto"
+    dash: Dash = "empty"
 
 
 @dataclass(slots=True)
 class Conversions:
-    """Counts what the import changed, with the first example of each kind."""
+    """Counts what the import changed, with the first example of each kind.
+
+    Attributes:
+        counts: Kind -> number of changes.
+        examples: Kind -> where it was first, and what.
+        remarks: `company/table` -> what its cells no longer show, at most 20 lines; kept with the table.
+    """
 
     counts: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
+    remarks: dict[str, list[str]] = field(default_factory=dict)
+
+    def remark(self, where: str, text: str) -> None:
+        """Keeps a line about a table."""
+        lines = self.remarks.setdefault(where, [])
+        if len(lines) < _MOST_REMARKS and text not in lines:
+            lines.append(text)
 
     def add(self, kind: str, place: str, before: object, after: object = None) -> None:
         """Counts one change."""
@@ -107,70 +108,6 @@ class Conversions:
         """Returns one JSON object per kind, the most frequent first."""
         kinds = sorted(self.counts, key=lambda kind: (-self.counts[kind], kind))
         return [{"kind": kind, "count": self.counts[kind], "example": self.examples[kind]} for kind in kinds]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """A text that was read as a number.
-
-    Attributes:
-        marks: Kinds of notation in the text other than digits, a point and a leading minus, as the report names them.
-    """
-
-    value: int | float
-    marks: tuple[str, ...]
-    is_percent: bool
-
-
-def read_number(text: str, mark: Decimal = ".") -> Reading | None:
-    """Returns the number in a text, or None if the text is not a number.
-
-    `$1,234`, `(5)`, `-$6.5`, `12.5%`, `1 234`, `7-` and `1.2e5` are numbers. `-4 ( 4 )` is a number too, because FinQA
-    repeats negative numbers and percentages in brackets. `007` is not a number but an identifier.
-    """
-    if not text or len(text) > LONGEST_NUMBER:
-        return None
-    if again := _AGAIN.fullmatch(text):
-        reading = read_number(again["number"], mark)
-        if reading is None or _MARKS.sub("", again["number"]) != _MARKS.sub("", again["again"]):
-            return None
-        return replace(reading, marks=(*reading.marks, "numbers repeated in brackets"))
-    if (match := _PATTERNS[mark].fullmatch(text)) is None:
-        return None
-    opened = bool(match["open"]) + (match["inner"] or "").startswith("(")
-    signs = [sign for sign in ((match["sign"] or "").strip(), match["inner"] or "", match["trailing"] or "") if sign]
-    signs = [sign for sign in signs if not sign.startswith("(")]
-    if opened != bool(match["close"]) or opened + len(signs) > 1 or (match["money"] and match["unit"]):
-        return None
-    grouping = "," if mark == "." else "."
-    plain = re.sub(rf"[{re.escape(_SPACES + grouping)}]", "", match["digits"]).replace(",", ".")
-    if _IDENTIFIER.fullmatch(plain):
-        return None
-    percent = bool(match["percent"] or match["after"])
-    if match["percent"] and match["after"]:
-        return None
-    negative = bool(opened or (signs and signs[0] != "+"))
-    kinds = {
-        "negative numbers in brackets": bool(opened),
-        "other minus signs": bool(match["trailing"]) or (bool(signs) and signs[0] not in "+-"),
-        "thousands separators": any(sign in match["digits"] for sign in (grouping, *_SPACES)),
-        "decimal commas": mark == "," and "," in match["digits"],
-        "currency signs": bool(match["money"] or match["unit"]),
-        "percentages": percent,
-    }
-    value = _value(plain, match["exponent"] or "", percent)
-    if value is None:
-        return None
-    marks = tuple(kind for kind, there in kinds.items() if there)
-    return Reading(value=-value if negative else value, marks=marks, is_percent=percent)
-
-
-def _value(digits: str, exponent: str, percent: bool) -> int | float | None:
-    if digits.isdigit() and not exponent and not percent:
-        return int(digits) if len(digits) <= _INTEGER_DIGITS else None
-    exact = decimal.Decimal(f"{digits}{exponent}")
-    value = float(exact.scaleb(-2) if percent else exact)
-    return value if math.isfinite(value) else None
 
 
 def convert_columns(
@@ -192,12 +129,24 @@ def convert_columns(
     Raises:
         ValueError: A cell has an unsupported value; the arguments are index of the row, index of the column, reason.
     """
+    plain = [[_plain(row[place], number, place) for number, row in enumerate(rows)] for place in range(len(columns))]
+    first = 1 if len(columns) > 1 else 0
+    marks = [_mark(cells, rules) for cells in plain]
+    proven = {mark for mark in marks[first:] if mark}
+    shared: Mark = proven.pop() if len(proven) == 1 else "."
     by_column = []
     for place, name in enumerate(columns):
-        cells = [_plain(row[place], number, place) for number, row in enumerate(rows)]
-        names_rows = place == 0 and len(columns) > 1
-        by_column.append(_column(name, cells, rules, found, where, names_rows=names_rows))
+        column = _Column(name, where, found, rules, marks[place] or shared)
+        by_column.append(column.convert(plain[place], names_rows=place < first))
     return tuple(zip(*by_column, strict=True)) if by_column else ()
+
+
+def _mark(cells: Sequence[Cell], rules: CellRules) -> Mark | None:
+    """Returns the decimal mark that is set, or that the texts of a column prove; None if they prove none or both."""
+    if rules.decimal != "auto":
+        return rules.decimal
+    proven = proven_marks({cell.strip() for cell in cells if isinstance(cell, str)}) if rules.convert else set()
+    return proven.pop() if len(proven) == 1 else None
 
 
 def _plain(value: object, row: int, column: int) -> Cell:
@@ -211,7 +160,7 @@ def _plain(value: object, row: int, column: int) -> Cell:
     if isinstance(value, int):
         if abs(value) >= 10**_LARGEST_DIGITS:
             raise ValueError(row, column, f"is a number of more than {_LARGEST_DIGITS} digits")
-        return value if abs(value) < 10**_INTEGER_DIGITS else str(value)
+        return value if abs(value) < 10**INTEGER_DIGITS else str(value)
     if isinstance(value, decimal.Decimal):
         value = int(value) if value.is_finite() and value == value.to_integral_value() else float(value)
         return _plain(value, row, column)
@@ -225,87 +174,161 @@ def _plain(value: object, row: int, column: int) -> Cell:
     raise ValueError(row, column, f"a cell must be a text or a number, but is {kind}")
 
 
-def _column(
-    name: str, cells: Sequence[Cell], rules: CellRules, found: Conversions, where: str, *, names_rows: bool
-) -> list[Cell]:
-    def place(number: int) -> str:
-        return f"{where} row {number + 1}, column {name!r}"
+class _Column:
+    """Converts the cells of one column."""
 
-    if not rules.convert:
-        return [None if isinstance(cell, str) and not cell.strip() else cell for cell in cells]
-    tidy: list[Cell] = []
-    for number, cell in enumerate(cells):
-        if isinstance(cell, str) and cell in _SHEET_ERRORS:
-            found.add("spreadsheet errors read as empty", place(number), cell)
-            tidy.append(None)
-        else:
-            tidy.append((cell.strip() or None) if isinstance(cell, str) else cell)
-    texts = {cell for cell in tidy if isinstance(cell, str)}
-    if not texts:
+    def __init__(self, name: str, where: str, found: Conversions, rules: CellRules, mark: Mark) -> None:
+        self._name = name
+        self._where = where
+        self._found = found
+        self._rules = rules
+        self._mark: Mark = mark
+
+    def convert(self, cells: Sequence[Cell], *, names_rows: bool) -> list[Cell]:
+        """Returns the cells as numbers, texts and None."""
+        if not self._rules.convert:
+            return [None if isinstance(cell, str) and not cell.strip() else cell for cell in cells]
+        tidy: list[Cell] = []
+        for number, cell in enumerate(cells):
+            if isinstance(cell, str) and cell in SHEET_ERRORS:
+                self._add("spreadsheet errors read as empty", number, cell)
+                tidy.append(None)
+            else:
+                tidy.append((cell.strip() or None) if isinstance(cell, str) else cell)
+        texts = {cell for cell in tidy if isinstance(cell, str)}
+        if not texts:
+            return tidy
+        if any(IDENTIFIER.fullmatch(text) for text in texts):
+            if not names_rows:
+                number = next(number for number, cell in enumerate(tidy) if IDENTIFIER.fullmatch(str(cell)))
+                self._add("columns with identifiers such as 007, kept as texts", number, tidy[number])
+            return tidy
+        readings = self._readings(texts)
+        filled = [cell for cell in tidy if cell is not None and not (isinstance(cell, str) and is_blank(cell))]
+        numbers = sum(not isinstance(cell, str) or readings[cell] is not None for cell in filled)
+        if not names_rows and ((numbers and 2 * numbers >= len(filled)) or (not filled and any(map(is_dash, texts)))):
+            readings = self._with_percent(tidy, readings)
+            self._count_possible_thousands(tidy, readings)
+            self._remark_units(tidy, readings)
+            return list(self._numbers(tidy, readings))
+        dates = _dates([str(cell) for cell in filled], self._rules.dates)
+        if dates:
+            return list(self._with_dates(tidy, dates))
+        if dates is None:
+            number = next(number for number, cell in enumerate(tidy) if cell is not None)
+            kind = "columns of dates whose order of day and month is ambiguous, kept as texts"
+            self._add(kind, number, tidy[number])
         return tidy
-    readings = {text: read_number(text, rules.decimal) for text in texts}
-    if any(_IDENTIFIER.fullmatch(text) for text in texts):
-        return tidy
-    filled = [cell for cell in tidy if cell is not None and not (isinstance(cell, str) and _BLANK.fullmatch(cell))]
-    numbers = sum(not isinstance(cell, str) or readings[cell] is not None for cell in filled)
-    if numbers and 2 * numbers >= len(filled) and not names_rows:
-        places = [place(number) for number in range(len(tidy))]
-        _count_possible_thousands(tidy, readings, rules.decimal, found, places)
-        return list(_numbers(tidy, readings, rules, found, place_of=places))
-    if dates := _dates([str(cell) for cell in filled], rules.dates):
-        return list(_with_dates(tidy, dates, found, place_of=[place(number) for number in range(len(tidy))]))
-    if dates is None:
-        number = next(number for number, cell in enumerate(tidy) if cell is not None)
-        found.add(
-            "columns of dates whose order of day and month is ambiguous, kept as texts", place(number), tidy[number]
-        )
-    return tidy
 
+    def _add(self, kind: str, number: int, before: object, after: object = None) -> None:
+        self._found.add(kind, f"{self._where} row {number + 1}, column {self._name!r}", before, after)
 
-def _count_possible_thousands(
-    cells: Sequence[Cell], readings: dict[str, Reading | None], mark: Decimal, found: Conversions, place_of: list[str]
-) -> None:
-    """Counts numbers such as `4.120` in a column in which all fractions have three decimals and some numbers are whole.
+    def _readings(self, texts: set[str]) -> dict[str, Reading | None]:
+        """Returns the number of each text. A whole number with a short scale counts if others show what it is."""
+        readings = {text: read_number(text, self._mark) for text in texts}
+        known = [reading for reading in readings.values() if reading]
+        if not any(reading.unit and not reading.is_doubtful for reading in known):
+            readings = {
+                text: None if reading and reading.is_doubtful else reading for text, reading in readings.items()
+            }
+        if self._rules.decimal == "auto" and len(proven_marks(texts)) > 1:
+            example = next(text for text in texts if read_number(text, self._mark) is None and read_number(text, ","))
+            self._found.remark(
+                self._where,
+                f"column {self._name!r}: both point and comma are decimal marks, as in {example!r} (set --decimal)",
+            )
+        return readings
 
-    They are read as fractions, but may use the other convention, where the mark separates thousands.
-    """
-    read = [(cell, readings[cell], place) for cell, place in zip(cells, place_of, strict=True) if isinstance(cell, str)]
-    fractions = [(cell, reading, place) for cell, reading, place in read if reading is not None and mark in cell]
-    whole = any(reading is not None and mark not in cell for cell, reading, _ in read)
-    if not whole or not all(_GROUPED[mark].fullmatch(cell) for cell, _, _ in fractions):
-        return
-    other = "," if mark == "." else "."
-    for cell, reading, place in fractions:
-        assert reading is not None
-        kind = f"numbers with three decimals beside whole numbers (if these are thousands: --decimal {other})"
-        found.add(kind, place, cell, reading.value)
+    def _with_percent(self, cells: Sequence[Cell], readings: dict[str, Reading | None]) -> dict[str, Reading | None]:
+        """Returns the readings, with plain numbers in percent where the column is one of percentages.
 
+        Filings put the percent sign on the first and last number of such a column only. The name of the column shows
+        it; else only a line is kept, because a column of a statement can have amounts and one margin.
+        """
+        texts = {cell: reading for cell in cells if isinstance(cell, str) and (reading := readings[cell])}
+        plain = {cell: reading for cell, reading in texts.items() if not reading.is_percent and not reading.currency}
+        signed = [cell for cell, reading in texts.items() if reading.is_percent]
+        if not signed or not plain or self._rules.percent == "text":
+            return readings
+        if not _OF_PERCENT.search(self._name):
+            if all(abs(reading.value) <= _LARGEST_PERCENT for reading in plain.values()):
+                example = f"{signed[0]!r} and {next(iter(plain))!r}"
+                text = f"column {self._name!r}: numbers with and without a percent sign: {example}"
+                self._found.remark(self._where, text)
+            return readings
+        percent = {
+            cell: replace(
+                reading,
+                value=float(decimal.Decimal(repr(reading.value)).scaleb(-2)),
+                marks=(*reading.marks, "numbers without a percent sign in columns of percentages"),
+            )
+            for cell, reading in plain.items()
+        }
+        return {**readings, **percent}
 
-def _numbers(
-    cells: Sequence[Cell],
-    readings: dict[str, Reading | None],
-    rules: CellRules,
-    found: Conversions,
-    place_of: list[str],
-) -> Iterator[Cell]:
-    for cell, place in zip(cells, place_of, strict=True):
-        if not isinstance(cell, str):
-            yield cell
-            continue
-        reading = readings[cell]
-        if reading is None and _BLANK.fullmatch(cell):
-            found.add("markers for missing values", place, cell)
-            yield None
-        elif reading is None:
-            found.add("texts in numeric columns, kept", place, cell)
-            yield cell
-        elif reading.is_percent and rules.percent == "text":
-            found.add("percentages kept as texts", place, cell)
-            yield cell
-        else:
-            for kind in reading.marks:
-                found.add(kind, place, cell, reading.value)
-            yield reading.value
+    def _count_possible_thousands(self, cells: Sequence[Cell], readings: dict[str, Reading | None]) -> None:
+        """Counts numbers such as `4.120` in a column in which all fractions have three decimals and some are whole.
+
+        They are read as fractions, but may use the other convention, where the mark separates thousands.
+        """
+        mark = self._mark
+        read = [(number, cell, readings[cell]) for number, cell in enumerate(cells) if isinstance(cell, str)]
+        fractions = [each for each in read if each[2] is not None and mark in each[1]]
+        whole = any(reading is not None and mark not in cell for _, cell, reading in read)
+        if not whole or not all(_GROUPED[mark].fullmatch(cell) for _, cell, _ in fractions):
+            return
+        other = "," if mark == "." else "."
+        for number, cell, reading in fractions:
+            kind = f"numbers with three decimals beside whole numbers (if these are thousands: --decimal {other})"
+            self._add(kind, number, cell, reading and reading.value)
+
+    def _remark_units(self, cells: Sequence[Cell], readings: dict[str, Reading | None]) -> None:
+        """Keeps a line if the numbers of a column have several currencies or units, which the cells no longer show."""
+        found = [(cell, reading) for cell in cells if isinstance(cell, str) and (reading := readings[cell])]
+        for what, units in (
+            ("currencies", {reading.currency: cell for cell, reading in found if reading.currency}),
+            ("units", {reading.unit: cell for cell, reading in found}),
+        ):
+            if len(units) > 1:
+                examples = " and ".join(map(repr, list(units.values())[:2]))
+                self._found.remark(self._where, f"column {self._name!r}: numbers with several {what}: {examples}")
+
+    def _numbers(self, cells: Sequence[Cell], readings: dict[str, Reading | None]) -> Iterator[Cell]:
+        for number, cell in enumerate(cells):
+            if not isinstance(cell, str):
+                yield cell
+                continue
+            reading = readings[cell]
+            if reading is None and is_dash(cell):
+                self._add(f"dashes read as {self._rules.dash}", number, cell)
+                yield 0 if self._rules.dash == "zero" else None
+            elif reading is None and is_blank(cell):
+                self._add("markers for missing values", number, cell)
+                yield None
+            elif reading is None:
+                self._add("texts in numeric columns, kept", number, cell)
+                yield cell
+            elif reading.is_percent and self._rules.percent == "text":
+                self._add("percentages kept as texts", number, cell)
+                yield cell
+            else:
+                for kind in reading.marks:
+                    self._add(kind, number, cell, reading.value)
+                if reading.note:
+                    text = f"column {self._name!r}, row {number + 1}: {cell!r} was read without its footnote mark"
+                    self._found.remark(self._where, text)
+                yield reading.value
+
+    def _with_dates(self, cells: Sequence[Cell], dates: dict[str, str]) -> Iterator[Cell]:
+        for number, cell in enumerate(cells):
+            if cell is None or (date := dates.get(str(cell))) is None:
+                if cell is not None:
+                    self._add("markers for missing values", number, cell)
+                yield None
+            else:
+                if date != cell:
+                    self._add("dates", number, cell, date)
+                yield date
 
 
 def _dates(texts: Sequence[str], order: Dates) -> dict[str, str] | None:
@@ -340,17 +363,3 @@ def _iso(text: str, order: Dates) -> str:
         return datetime.date(int(parts[0]), int(parts[1]), int(parts[2])).isoformat()
     except ValueError:
         return ""
-
-
-def _with_dates(
-    cells: Sequence[Cell], dates: dict[str, str], found: Conversions, place_of: list[str]
-) -> Iterator[Cell]:
-    for cell, place in zip(cells, place_of, strict=True):
-        if cell is None or (date := dates.get(str(cell))) is None:
-            if cell is not None:
-                found.add("markers for missing values", place, cell)
-            yield None
-        else:
-            if date != cell:
-                found.add("dates", place, cell, date)
-            yield date

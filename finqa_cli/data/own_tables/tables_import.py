@@ -21,7 +21,8 @@ from finqa_cli.data.data_problems import (
     for_evaluation,
 )
 from finqa_cli.data.dataset import DataSet, Question, Table, named_tables, split_companies
-from finqa_cli.data.own_tables.assign_companies import Key, Tables, build_tables
+from finqa_cli.data.own_tables.assign_companies import BadTable, Key, Tables, build_tables
+from finqa_cli.data.own_tables.cell_numbers import Mark, proven_marks, read_number
 from finqa_cli.data.own_tables.gold_queries import (
     GoldQueryError,
     answer_text,
@@ -32,11 +33,14 @@ from finqa_cli.data.own_tables.gold_queries import (
     tables_of_query,
 )
 from finqa_cli.data.own_tables.import_options import FIELDS, ImportOptions
-from finqa_cli.data.own_tables.table_cells import Decimal, read_number
-from finqa_cli.data.own_tables.table_sources import find_tables, is_table_name, separator_of
+from finqa_cli.data.own_tables.table_cells import DecimalMark
+from finqa_cli.data.own_tables.table_sources import Reading, find_tables, is_table_name
+from finqa_cli.data.own_tables.text_tables import decode, separator_of
+from finqa_cli.data.question_files.field_values import clean_name
 from finqa_cli.data.question_files.question_rows import csv_rows, read_rows
+from finqa_cli.data.question_files.read_files import read_bytes
+from finqa_cli.data.table_findings import TableFinding, table_findings
 from finqa_cli.data.worded_answers import ODD_ANSWERS, WORDED_ANSWERS, is_odd, is_worded
-from finqa_cli.data.worded_columns import WordedColumn, worded_columns
 from finqa_cli.grading import STRICT
 from finqa_cli.grading.openenv import grade
 from finqa_cli.grading.programs import ProgramError, execute, parse
@@ -74,7 +78,8 @@ class TablesReport:
         rule: The company rule that was applied.
         conversions: What the import changed: kind, count, example.
         columns: Field -> column of the questions that it was read from.
-        worded: Columns of the tables that are numbers with a unit.
+        findings: What looks wrong in the tables.
+        left_out: Tables that cannot be used and that no question needs.
         experts: Number of questions that the expert can solve.
         unused: Gold SQL and programs that are not used.
         not_read: Files of other kinds, and files of tables that no question names (rule `questions`).
@@ -84,7 +89,8 @@ class TablesReport:
     rule: str
     conversions: Sequence[Mapping[str, object]]
     columns: Mapping[str, str]
-    worded: tuple[WordedColumn, ...]
+    findings: tuple[TableFinding, ...]
+    left_out: tuple[Problem, ...]
     experts: int
     unused: tuple[UnusedSolution, ...]
     not_read: tuple[str, ...]
@@ -96,6 +102,7 @@ def import_tables(
     options: ImportOptions,
     *,
     skip_bad: bool = False,
+    strict: bool = False,
     leave_out: Sequence[Path] = (),
 ) -> TablesReport:
     """Converts a user's own tables and questions to a data set.
@@ -105,6 +112,7 @@ def import_tables(
         questions: A CSV, JSON, JSONL or Parquet file.
         options: Columns of the questions, and where companies and splits come from.
         skip_bad: Leave out malformed tables and questions instead of failing.
+        strict: Fail for findings, too, and for bad tables that no question needs.
         leave_out: Further files in the folder that are not tables.
 
     Raises:
@@ -112,19 +120,29 @@ def import_tables(
         UsageError: The company rule is unknown.
     """
     try:
-        found = find_tables(source, [questions, *leave_out], options.header_rows)
+        reading = Reading(options.header_rows, options.encoding, options.tables)
+        found = find_tables(source, [questions, *leave_out], reading)
         asked = _Asked(questions, options.columns)
-        tables = build_tables(found.tables, [asked.key(fields) for _, fields in asked.rows], options)
+        keys = [asked.key(fields) for _, fields in asked.rows]
+        tables = build_tables(found.tables, found.unread, keys, options)
     except ProblemError as error:
         raise as_data_error([error.problem], remedy=error.remedy or _HELP) from error
     importer = _Importer(asked, tables, options.cells.decimal)
+    waiting = 0
     for number, fields in asked.rows:
         try:
             importer.add(number, fields)
+        except _NeedsBadTableError as error:
+            waiting += 1
+            for bad in error.tables:
+                bad.needed.append(number)
         except ProblemError as error:
             importer.problems.append(error.problem)
+    needed = [_with_questions(bad) for bad in tables.bad if bad.needed]
+    left_out = tuple(bad.problem for bad in tables.bad if not bad.needed)
     questions_kept = [question for question in importer.questions if question.gold_sql or not options.with_expert]
     skipped = Counter({"no gold SQL and no program that can be played": len(importer.questions) - len(questions_kept)})
+    skipped["about tables that cannot be used"] = waiting
     dataset = DataSet(
         tables=tuple(tables.by_key.values()),
         questions=tuple(_with_splits(questions_kept, options)),
@@ -136,22 +154,41 @@ def import_tables(
     report = finish_import(
         for_evaluation(dataset) if options.evaluation_only else dataset,
         rows=len(asked.rows) + len(asked.problems),
-        problems=[*found.problems, *tables.problems, *asked.problems, *importer.problems],
+        problems=[*needed, *(left_out if strict else ()), *asked.problems, *importer.problems],
         skipped=+skipped,
         skip_bad=skip_bad,
         nothing=f"There is no valid question in {questions}.",
         remedy=_HELP,
     )
+    findings = tuple(table_findings(report.dataset.tables))
+    if strict and findings:
+        problems = [Problem(file=each.table, field=each.column, reason=f"{each.code}: {each}") for each in findings]
+        raise as_data_error(problems, remedy="correct the tables, or import without --strict, which only warns")
     return TablesReport(
         report=report,
         rule=tables.rule,
         conversions=tables.found.document(),
         columns=asked.columns,
-        worded=tuple(worded_columns(report.dataset.tables)),
+        findings=findings,
+        left_out=left_out,
         experts=sum(bool(question.gold_sql) for question in importer.questions),
         unused=tuple(importer.unused),
         not_read=(*found.ignored, *tables.unused),
     )
+
+
+class _NeedsBadTableError(Exception):
+    """A question needs a table that cannot be used."""
+
+    def __init__(self, tables: Sequence[BadTable]) -> None:
+        super().__init__(", ".join(str(table.problem) for table in tables))
+        self.tables = tables
+
+
+def _with_questions(bad: BadTable) -> Problem:
+    rows = bad.needed
+    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    return replace(bad.problem, reason=f"{bad.problem.reason} (needed by the question in row {rows[0]}{more})")
 
 
 def reads_as_questions(path: Path) -> bool:
@@ -189,9 +226,11 @@ class _Asked:
                 reason = f"this column does not exist, for `{field}`{hint}"
                 raise ProblemError(Problem(file=str(path), field=column, reason=reason))
             self.columns[field] = column
+        folded = {name.casefold(): name for name in sorted(names, reverse=True)}
         for field, known in FIELDS.items():
-            if field not in self.columns and (column := next((name for name in known if name in names), "")):
-                self.columns[field] = column
+            shown = next((name if name in names else folded[name] for name in known if name in folded), "")
+            if field not in self.columns and shown:
+                self.columns[field] = shown
         for field in ("question", "answer"):
             misspelled = self._near(field, names) if field not in self.columns else ""
             if misspelled or (self.rows and field == "question" and field not in self.columns):
@@ -241,7 +280,8 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, object]] | Problem]:
     if path.suffix.lower() not in (".csv", ".tsv"):
         yield from read_rows(path)
         return
-    for item in csv_rows(path, separator=separator_of(path)):
+    separator = separator_of(decode(path, read_bytes(path))[0].removeprefix("\ufeff"))
+    for item in csv_rows(path, separator=separator):
         yield item if isinstance(item, Problem) else (item[0], dict(item[1]))
 
 
@@ -261,8 +301,8 @@ def _value(fields: Mapping[str, object], column: str) -> Any:
 class _Importer:
     """Turns rows into questions."""
 
-    def __init__(self, asked: _Asked, tables: Tables, decimal: Decimal) -> None:
-        self._decimal = decimal
+    def __init__(self, asked: _Asked, tables: Tables, decimal: DecimalMark) -> None:
+        self._decimal = _answer_mark(asked, tables) if decimal == "auto" else decimal
         self.questions: list[Question] = []
         self.problems: list[Problem] = []
         self.unused: list[UnusedSolution] = []
@@ -291,6 +331,8 @@ class _Importer:
         if split and split not in SPLIT_NAMES:
             raise asked.problem(number, "split", f"{split!r} is not one of train, dev, test")
         names = [self._table(number, company, name) for name in asked.tables(fields)]
+        if not names and not asked.text(fields, "sql"):
+            self._refuse_if_bad(company)
         answer, names, query, unused = self._solution(number, fields, company, names)
         if unused:
             self.unused.append(UnusedSolution(id=identity, row=number, reason=unused))
@@ -329,25 +371,42 @@ class _Importer:
             raise self._asked.problem(number, "company", "must not be empty: there are tables of several companies")
         if given in self._companies:
             return given
-        same = [company for company in self._companies if company.casefold() == given.casefold()]
+        folded = {given.casefold(), clean_name(given).casefold()}
+        same = [company for company in self._companies if company.casefold() in folded]
         if len(same) == 1:
             return same[0]
+        if not same:
+            self._refuse_if_bad(given)
         near = difflib.get_close_matches(given, sorted(self._companies), n=1)
         hint = f"; near it: {near[0]!r}" if near else ""
         raise self._asked.problem(number, "company", f"there are no tables of {given!r}{hint}")
 
     def _table(self, number: int, company: str, given: str) -> str:
         tables = self._companies[company]
+        if (company, given.casefold()) in self._tables.ambiguous:
+            reason = f"several tables of {company!r} have the name {given!r}; rename their files or sheets"
+            raise self._asked.problem(number, "table", reason)
         if given in tables:
             return given
         plain = Path(given).stem if is_table_name(given) else given
-        same = [name for name in tables if name.casefold() in (given.casefold(), plain.casefold())]
-        if len(same) == 1:
-            return same[0]
+        folded = {given.casefold(), plain.casefold(), clean_name(given).casefold()}
+        for known in (lambda name: (name,), lambda name: self._tables.inner[company, name]):
+            same = [name for name in tables if folded & {each.casefold() for each in known(name)}]
+            if len(same) == 1:
+                return same[0]
+        self._refuse_if_bad(company, given)
         near = difflib.get_close_matches(given, sorted(tables), n=1)
         names = [*near, *sorted(tables.keys() - set(near))]
         reason = f"{company!r} has no table {given!r}; it has: {', '.join(names)[:300]}"
         raise self._asked.problem(number, "table", reason)
+
+    def _refuse_if_bad(self, company: str, name: str = "", query: str = "") -> None:
+        """Raises a _NeedsBadTableError if a question about this company and table, or with this SQL, needs one."""
+        bad = [table for table in self._tables.bad if table.may_be(company, name)]
+        if query:
+            bad = [table for table in bad if not table.name or table.name.casefold() in query.casefold()]
+        if bad:
+            raise _NeedsBadTableError(bad)
 
     def _solution(
         self, number: int, fields: Mapping[str, object], company: str, names: list[str]
@@ -400,6 +459,7 @@ class _Importer:
             right = bool(answer) and grade(result, answer).reward > 0
             if right or not (reason := find_missing_column([tables[name] for name in chosen], query)):
                 return chosen, result
+        self._refuse_if_bad(company, query=query)
         raise self._asked.problem(number, "sql", reason)
 
     def _of_program(self, number: int, text: str, company: str, names: list[str]) -> tuple[str, str]:
@@ -427,6 +487,12 @@ class _Importer:
             text,
         )
         return result, ""
+
+
+def _answer_mark(asked: _Asked, tables: Tables) -> Mark:
+    """Returns the comma if answers prove it as their decimal mark, none the point, and tables have it as well."""
+    answers = {asked.text(fields, "answer") for _, fields in asked.rows}
+    return "," if proven_marks(answers) == {","} and "decimal commas" in tables.found.counts else "."
 
 
 def _with_splits(questions: Sequence[Question], options: ImportOptions) -> list[Question]:

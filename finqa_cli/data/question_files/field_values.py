@@ -62,6 +62,13 @@ def name_fault(name: str) -> str:
     return ""
 
 
+def clean_name(name: str) -> str:
+    """Returns a name that was made from a file, sheet or cell in a form that `name_fault` accepts."""
+    printable = "".join(letter if letter.isprintable() and letter not in "/\\" else " " for letter in name)
+    plain = " ".join(printable.split()).lstrip(". ")
+    return plain.encode(errors="replace")[:MAX_NAME_BYTES].decode(errors="ignore").strip() or "unnamed"
+
+
 def repeated(names: Iterable[str]) -> str:
     """Returns the first name that occurs twice, ignoring case, or "" if there is none."""
     seen: set[str] = set()

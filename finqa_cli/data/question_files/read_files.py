@@ -85,15 +85,16 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 _BATCH_ROWS = 256
-_LARGEST_RATIO, _LEAST_BYTES = 100, 2**26
-"""A Parquet file may expand to so many times its size, or to so many bytes. Files with repeated prompts reach 50."""
+_MAX_PARQUET_ROWS = 2_000_000
 
 
 def parquet_rows(path: Path) -> Iterator[dict[str, object]]:
     """Yields the rows of a Parquet file, with times as ISO text and decimals as numbers.
 
+    Texts that a file stores once for many rows are one object here, too, so that a small file does not become large.
+
     Raises:
-        ProblemError: It is not a Parquet file, is damaged, or repeats a column name.
+        ProblemError: It is not a Parquet file, is damaged or too large, or repeats a column name.
         MissingDependencyError: pyarrow is not installed.
     """
     try:
@@ -103,21 +104,33 @@ def parquet_rows(path: Path) -> Iterator[dict[str, object]]:
         raise MissingDependencyError(reason, remedy="pip install 'finqa[data]'") from error
     try:
         with parquet.ParquetFile(path) as file:
-            if twice := repeated(file.schema_arrow.names):
+            schema, facts = file.schema_arrow, file.metadata
+            if twice := repeated(schema.names):
                 reason = "the column name occurs twice (ignoring case)"
                 raise ProblemError(Problem(file=str(path), field=twice, reason=reason))
-            left = max(_LEAST_BYTES, _LARGEST_RATIO * path.stat().st_size)
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
-                if (left := left - batch.nbytes) < 0:
-                    reason = f"expands to more than {_LARGEST_RATIO} times its size, so it is not read further"
+            size = sum(facts.row_group(place).total_byte_size for place in range(facts.num_row_groups))
+            for count, most, what in ((facts.num_rows, _MAX_PARQUET_ROWS, "rows"), (size, MAX_BYTES, "bytes unpacked")):
+                if count > most:
+                    reason = f"has {count} {what}, but at most {most} are supported"
                     raise ProblemError(Problem(file=str(path), reason=reason))
-                for row in batch.to_pylist():
-                    yield {name: _plain(value) for name, value in row.items()}
+            texts = [field.name for field in schema if arrow.types.is_string(field.type)]
+        with parquet.ParquetFile(path, read_dictionary=texts) as file:
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+                columns = [_cells(column) for column in batch.columns]
+                for row in zip(*columns, strict=True):
+                    yield dict(zip(batch.schema.names, row, strict=True))
     except MemoryError as error:
         raise ProblemError(Problem(file=str(path), reason="needs more memory than there is")) from error
     except (arrow.ArrowException, OSError, ValueError) as error:
         reason = f"is not readable Parquet: {' '.join(str(error).split())}"
         raise ProblemError(Problem(file=str(path), reason=reason)) from error
+
+
+def _cells(column: Any) -> list[object]:
+    if not hasattr(column, "dictionary"):
+        return [_plain(value) for value in column.to_pylist()]
+    texts = [_plain(value) for value in column.dictionary.to_pylist()]
+    return [None if index is None else texts[index] for index in column.indices.to_pylist()]
 
 
 def _plain(value: Any) -> object:

@@ -1,9 +1,10 @@
-"""One question with its tables, from a data folder, a snapshot, a FinQA file or a question file."""
+"""One question with its tables, or one table, from a data folder, a snapshot, a FinQA file or a question file."""
 
 from __future__ import annotations
 
 import difflib
 import json
+import shlex
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
@@ -84,6 +85,28 @@ def show_in_path(path: Path, identity: str) -> Shown:
         return _of_finqa(finqa_row(str(file), number, fields)) if is_finqa(fields) else _of_fields(fields)
     except ProblemError as error:
         raise as_data_error([error.problem], remedy="correct it, or name another file") from error
+
+
+def find_table(folder: Path, name: str) -> Table:
+    """Returns a table of a data folder.
+
+    Args:
+        folder: The data folder.
+        name: `company/table`, or the name alone if it is the only such table; case does not matter.
+
+    Raises:
+        DataError: There is no such table, or several, or the folder is malformed.
+    """
+    tables = {f"{table.company}/{table.name}": table for table in scan_layout(folder).dataset.tables}
+    if name in tables:
+        return tables[name]
+    same = [key for key in tables if name.casefold() in (key.casefold(), key.casefold().partition("/")[2])]
+    if len(same) == 1:
+        return tables[same[0]]
+    near = same or difflib.get_close_matches(name, tables, n=3, cutoff=0.3) or list(tables)[:3]
+    what = "several tables" if same else "no table"
+    fix = f"finqa data show {shlex.quote(str(folder))} {shlex.quote(near[0])}" if near else ""
+    raise DataError(f"There is {what} {name!r} in {folder}: {', '.join(near[:10])}.", remedy=fix)
 
 
 def show_in_snapshot(snapshot: Snapshot, identity: str) -> Shown:

@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 
 from finqa_cli.app import main
 from finqa_cli.data.dataset import Cell, SplitShares, Table, split_companies
+from finqa_cli.data.own_tables.cell_numbers import read_number
 from finqa_cli.data.own_tables.gold_queries import (
     GoldQueryError,
     answer_text,
@@ -35,9 +36,8 @@ from finqa_cli.data.own_tables.gold_queries import (
     run_gold_query,
 )
 from finqa_cli.data.own_tables.import_options import ImportOptions
-from finqa_cli.data.own_tables.table_cells import CellRules, Conversions, convert_columns, read_number
+from finqa_cli.data.own_tables.table_cells import CellRules, Conversions, convert_columns
 from finqa_cli.data.own_tables.tables_import import TablesReport, import_tables
-from finqa_cli.data.worded_columns import worded_columns
 from finqa_cli.errors import FinqaError
 from finqa_cli.grading.programs import ProgramError, execute, parse
 
@@ -46,7 +46,7 @@ NUMBERS: dict[str, int | float | None] = {
     "\u22125": -5, "5-": -5, "+5": 5, "6 €": 6, "12.5%": 0.125, "(3)%": -0.03, "(3%)": -0.03, "6.4%": 0.064, ".5": 0.5,
     "1 234": 1234, "1\u202f234": 1234, "1'234": 1234, "1.2e5": 120000.0, "-4 ( 4 )": -4, "27.5% ( 27.5 % )": 0.275,
     "": None, "0": 0, "0.5": 0.5, "999999999999999999": 999999999999999999,
-    "007": None, "12,34": None, "1,23,456": None, "--5": None, "(-5)": None, "(5": None, "5)": None, "$5€": None,
+    "007": None, "12,34": None, "1,23,456": 123456, "--5": None, "(-5)": None, "(5": None, "5)": None, "$5€": None,
     "4 ( 5 )": None, "%": None, "1.234,56": None, "nan": None, "inf": None, "٣": None, "1e999": None, "9" * 19: None,
 }  # fmt: skip
 
@@ -295,30 +295,38 @@ def test_a_name_that_is_no_column_is_an_error_unless_the_answer_is_right(tmp_pat
         assert report.kept == 1 + kept and len(report.problems) == 1 - kept
 
 
-WORDED = ("$88.0m", "61.5 million", "US$ 5m", "EUR 12 thousands", "-$8bn", "($4m)", "1.5x", "20 bps", "7m$")
+SCALED = {"$88.0m": 88e6, "61.5 million": 61.5e6, "US$ 5m": 5e6, "EUR 12 thousands": 12e3, "-$8bn": -8e9,
+          "($4m)": -4e6,
+          "1.5x": 1.5, "20 bps": 0.002, "7m$": 7e6, "CHF 5": 5, "Rs. 1,234": 1234,
+          "\u20b91,23,456": 123456}  # fmt: skip
 
 
-@pytest.mark.parametrize("text", WORDED)
-def test_columns_of_numbers_with_units_are_found(text: str) -> None:
-    def found(*cells: Cell) -> list[str]:
-        rows = tuple((f"r{place}", cell) for place, cell in enumerate(cells))
-        return list(map(str, worded_columns([Table(company="a", name="t", columns=("x", "y"), rows=rows)])))
-
-    assert found(text, text, 5, None) == [f"a/t, column 'y': {text!r} and 1 more cell"]
-    assert found(text, 5, 6) == found(text, "Main Street", "Q3 2024") == found("30 June", "3 Main Street", 5) == []
+@pytest.mark.parametrize(("text", "value"), SCALED.items())
+def test_units_and_currencies_are_read(text: str, value: float) -> None:
+    reading = read_number(text)
+    assert reading is not None and reading.value == value
 
 
-@pytest.mark.usefixtures("empty_folder")
-def test_the_import_warns_of_columns_of_numbers_with_units(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("deals.csv").write_text("deal,price\nA,$88.0m\nB,$210.0m\n")
-    Path("q.csv").write_text("question,answer\nWhat is the price of A in millions?,88\n")
-    command = ["data", "import", "tables", "deals.csv", "--questions=q.csv", "--company=name:acme"]
-    assert main([*command, "--out=mine"]) == main([*command, "--out=again", "--json"]) == 0
-    said = capsys.readouterr().out
-    assert "Warning: columns are numbers with a unit in each cell, which stay texts, so that an agent cannot" in said
-    assert "\n  acme/deals, column 'price': '$88.0m' and 1 more cell\n" in said
-    column = {"table": "acme/deals", "column": "price", "cells": 2, "example": "$88.0m"}
-    assert json.loads(said[said.index("\n{") :])["worded_columns"] == [column]
+def test_a_short_scale_alone_is_a_code() -> None:
+    forms = ["497K", "497", "10-K", "485BPOS", "497K"]
+    assert column(*forms)[0] == forms
+    assert column("$497K", "12K", "5K")[0] == [497_000, 12_000, 5_000]
+
+
+def test_the_import_counts_scales_and_warns_of_mixed_units(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "deals.csv").write_text("deal,price,fee\nA,$88.0m,$5\nB,$1.2bn,\u20ac6\n")
+    (tmp_path / "q.csv").write_text("question,answer\nWhat is the price of A in millions?,88\n")
+    command = ["data", "import", "tables", f"{tmp_path}/deals.csv", f"--questions={tmp_path}/q.csv"]
+    assert main([*command, "--company=name:acme", f"--out={tmp_path}/mine", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    kinds = {each["kind"]: each["count"] for each in document["conversions"]}
+    assert kinds["numbers with a scale in the cell, multiplied out"] == 2
+    assert [each["code"] for each in document["findings"]] == ["lost_mark", "lost_mark"]
+    assert main(["data", "check", f"{tmp_path}/mine", "--json"]) == 0
+    checked = json.loads(capsys.readouterr().out)["findings"]
+    assert [(each["code"], each["count"]) for each in checked] == [("lost_mark", 2)]
+    assert main([*command, "--company=name:acme", f"--out={tmp_path}/strict", "--strict"]) == 65
+    assert "numbers with several currencies: '$5' and" in capsys.readouterr().err
 
 
 def test_a_program_needs_no_table_where_its_numbers_tell_it(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ a name that is set twice or does not exist can name the place.
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 import tomllib
@@ -21,6 +20,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, DotEnvSettingsSource, EnvSettingsSource, SettingsConfigDict
 
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.settings.declarations import PREFIX
 from finqa_cli.settings.option_values import read_option, split_list
@@ -420,8 +420,8 @@ def _json_value(text: str) -> Any:
     if not text.startswith(("{", "[")):
         return text
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ValueError:
         return text
 
 

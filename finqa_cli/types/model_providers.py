@@ -1,7 +1,8 @@
 """The table of model providers: what `PROVIDER/MODEL` means as a target, and which engine, address and key it needs.
 
-Sources: each provider's API reference, read in November 2026. A model that a provider serves under a further name, such
-as `openrouter/meta-llama/llama-3.3-70b-instruct`, keeps that name after the first `/`.
+Addresses and dialects are those of the providers' API references. Only OpenAI's and Anthropic's protocols were
+re-created on loopback, and no provider was called: `pytest -m cloud` does that with keys. A model that a provider
+serves under a further name, such as `openrouter/meta-llama/llama-3.3-70b-instruct`, keeps it after the first `/`.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
         "finqa_cli/grading/*",
         "finqa_cli/wiring/model_judge.py",
         "plugins/finqa_plugins/engines/human/human_engine.py",
-        "plugins/finqa_plugins/engines/openai/chat_messages.py",
+        "plugins/finqa_plugins/engines/_http/chat_replies.py",
         "plugins/finqa_plugins/engines/scripted/*",
     ),
     "lines of finqa's own records, one by one, whose damage is reported with the line": (
@@ -41,6 +41,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
         "plugins/finqa_plugins/trackers/scalar_trackers.py",
     ),
     "files and memory that this installation of finqa wrote": (
+        "finqa_cli/commands/datasets/data.py",
         "finqa_cli/completion.py",
         "finqa_cli/data/dataset.py",
         "finqa_cli/data/generated/*",
@@ -65,6 +66,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
     "pipes and connections of processes that finqa started": (
         "finqa_cli/rollout/worker_messages.py",
         "plugins/finqa_plugins/engines/vllm/vllm_doctor.py",
+        "plugins/finqa_plugins/environments/openenv/openenv_doctor.py",
         "plugins/finqa_plugins/environments/other_libraries/*",
         "plugins/finqa_plugins/environments/python_file/python_environment.py",
         "plugins/finqa_plugins/learners/torch/distributed/process_group.py",

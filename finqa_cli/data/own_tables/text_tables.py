@@ -14,7 +14,8 @@ from finqa_cli.data.data_problems import Problem, ProblemError
 from finqa_cli.data.own_tables.table_budget import Budget, Content
 from finqa_cli.data.own_tables.table_region import FIRST_COLUMN, Grid
 from finqa_cli.data.question_files.question_rows import read_rows
-from finqa_cli.data.question_files.read_files import parse_json, read_bytes
+from finqa_cli.data.question_files.read_files import read_bytes
+from finqa_cli.documents import parse_json
 
 _SEPARATORS = ",;\t|"
 _SAMPLE_LINES = 60

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.documents import parse_json, parse_toml
 from finqa_cli.types.model_providers import provider_at
 from finqa_plugins.engines._http.usage import Price
 
 PRICES_OF = "2025-11"
-"""Month of the table. Prices change: set `prices` where the sum matters."""
+"""Month of the table, which was not compared with the providers' pages since. Set `prices` where the sum matters."""
 
 _PER_MILLION: Mapping[str, Mapping[str, tuple[float, float, float]]] = {
     "openai": {
@@ -73,10 +72,10 @@ def read_prices(given: Any) -> Any:
     text = given.strip()
     try:
         if text.startswith("{"):
-            return json.loads(text)
+            return parse_json(text)
         file = Path(text).expanduser()
         content = file.read_text(encoding="utf-8")
-        return json.loads(content) if file.suffix == ".json" else tomllib.loads(content)
+        return parse_json(content) if file.suffix == ".json" else parse_toml(content)
     except (OSError, ValueError) as error:
         example = '{"my-model": {"input": 2.5, "output": 10}}'
         raise ValueError(f"must be a file of prices or a mapping such as {example}: {error}") from error

@@ -1,4 +1,4 @@
-# The whole vocabulary: install, demo, demo-llm, test, test-fast, test-thorough, test-browser, test-trl, test-vllm, test-models, test-ray, test-libraries, check, site, docs, compat, format, reference, dist, tiny-policy, text-policies, clean.
+# The whole vocabulary: install, demo, demo-llm, test, test-fast, test-thorough, test-browser, test-trl, test-vllm, test-models, test-ray, test-libraries, test-predecessor, check, site, docs, compat, format, reference, dist, tiny-policy, text-policies, clean.
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +12,7 @@ export GRADIO_ANALYTICS_ENABLED ?= False
 export TOKENIZERS_PARALLELISM ?= false
 export OMP_NUM_THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, min(8, (os.cpu_count() or 1) // 2)))')
 
-.PHONY: install demo demo-llm test test-fast test-thorough test-browser test-trl test-vllm test-models test-ray test-libraries check site docs compat format reference dist tiny-policy text-policies clean
+.PHONY: install demo demo-llm test test-fast test-thorough test-browser test-trl test-vllm test-models test-ray test-libraries test-predecessor check site docs compat format reference dist tiny-policy text-policies clean
 
 install: $(STAMP)  ## Make .venv with all that the other targets need; does nothing when it is up to date.
 
@@ -141,11 +141,13 @@ $(COMPAT_010)/.installed: PACKAGE := openenv==0.10.*
 
 # The predecessor of openenv in front of the packages of .venv: the same servers and clients run with both.
 PREDECESSOR := $(COMPAT)/predecessor
-compat: install $(COMPAT_030)/.installed $(COMPAT_010)/.installed $(PREDECESSOR)/.made  ## OpenEnv's own clients and checks against our server, which runs with openenv-core 0.3 too.
-	$(PREDECESSOR)/bin/python -m pytest -m 'not slow' tests/unit/environments/openenv tests/unit/environments/openenv_finqa \
-		tests/end_to_end/test_openenv_environments.py $(ARGS)
+compat: install test-predecessor $(COMPAT_030)/.installed $(COMPAT_010)/.installed  ## OpenEnv's own clients and checks against our server, which runs with openenv-core 0.3 too.
 	FINQA_COMPAT_PYTHON_030=$(COMPAT_030)/bin/python FINQA_COMPAT_PYTHON_010=$(COMPAT_010)/bin/python \
 		$(BIN)/python -m pytest tests/compat $(ARGS)
+
+test-predecessor: install $(PREDECESSOR)/.made  ## Servers and clients of OpenEnv environments with openenv-core 0.3; some minutes.
+	$(PREDECESSOR)/bin/python -m pytest -m 'not slow and not thorough' --numprocesses $(TEST_WORKERS) --dist loadfile \
+		tests/unit/environments/openenv tests/unit/environments/openenv_finqa tests/end_to_end/test_openenv_environments.py $(ARGS)
 
 $(PREDECESSOR)/.made: Makefile | $(STAMP)
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)

@@ -259,7 +259,7 @@ class TrainSettings(Section):
     )
     group_size: PositiveInt = setting(
         6,
-        "Attempts at the same question; training needs 2",
+        "Attempts at the same question",
         "--group-size --num-generations",
         variable="EPISODES_PER_GROUP",
         main=True,

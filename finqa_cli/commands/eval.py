@@ -110,14 +110,11 @@ def main(
             _say_finished(line, resume)
             return
         plan = plan_resumption(resume, {**line.flags, **line.operational_assignments()})
-    elif target is not None and model is not None:
-        raise UsageError(f"{target} and --model {model} both name the policy.", remedy="give one of them")
-    elif (target := target or model) is None:
-        raise UsageError("No policy and no evaluation to resume is given.", remedy="finqa eval embedded")
     else:
-        typed = {**line.flags, **_aliases(line, target, base_url, count)}
-        extra = {**typed, **target_settings(typed, target), **line.quick(QUICK_EVAL)}
-        plan = plan_evaluation(line.load(extra, purpose="play").settings, target, fresh=fresh)
+        policy = _policy(target, model)
+        typed = {**line.flags, **_aliases(line, policy, base_url, count)}
+        extra = {**typed, **target_settings(typed, policy), **line.quick(QUICK_EVAL)}
+        plan = plan_evaluation(line.load(extra, purpose="play").settings, policy, fresh=fresh)
         if plan.resumes:
             line.note(f"{plan.run} was started by the same command and is resumed; --fresh starts a new run")
 
@@ -144,6 +141,19 @@ def main(
 def _say_finished(line: CommandLine, run: Path) -> None:
     text = f"{run} is already finished: all of its attempts are played.\n{next_lines(f'finqa show {run}')}"
     emit({"run": str(run), **read_document(run / "report.json")}, as_json=line.as_json, text=text)
+
+
+def _policy(target: str | None, model: str | None) -> str:
+    """Return the policy that the argument or `--model` names.
+
+    Raises:
+        UsageError: Both name one, or neither does.
+    """
+    if target is not None and model is not None:
+        raise UsageError(f"{target} and --model {model} both name the policy.", remedy="give one of them")
+    if target is None and model is None:
+        raise UsageError("No policy and no evaluation to resume is given.", remedy="finqa eval embedded")
+    return target or model or ""
 
 
 def _aliases(line: CommandLine, target: str, base_url: str | None, count: int | None) -> dict[str, Any]:

@@ -123,8 +123,7 @@ async def evaluate(
             ) as parts:
                 tasks = eval_tasks(parts.environment, settings)
                 if not tasks:
-                    split = eval_split(parts.environment, settings)
-                    raise DataError(f"Split {split!r} of {parts.data.name!r} has no questions.")
+                    raise _no_questions(parts, settings)
                 folder.plan(len(tasks) * settings.eval.attempts)
                 pin_inputs(folder, parts, parameters["reward"])
                 write_manifest(run, "eval", parameters=parameters, inputs=inputs | parts.inputs())
@@ -157,6 +156,10 @@ async def evaluate(
                 report=report,
                 turn_seconds=played.turn_seconds(),
             )
+
+
+def _no_questions(parts: Stage, settings: Settings) -> DataError:
+    return DataError(f"Split {eval_split(parts.environment, settings)!r} of {parts.data.name!r} has no questions.")
 
 
 def name_rules(settings: Settings, environment: Environment) -> str:

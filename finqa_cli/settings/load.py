@@ -114,16 +114,7 @@ def load_settings(
     assigned = assignments_layer(assignments)
     for path in assigned.keys() & typed.keys():
         raise UsageError(f"{typed[path]} and --set {path}=... both set {path}.", remedy="give one of them")
-    dotenv = dotenv_variables()
-    given = [
-        *file_layers(files or [file for file in (DEFAULT_FILE,) if file.is_file()]),
-        variables_layer(dotenv, ".env"),
-        # what `.env` has just put into the environment keeps `.env` as its origin
-        variables_layer({name: text for name, text in os.environ.items() if dotenv.get(name) != text}, "environment"),
-        flags_layer(flags or {}),
-        assigned,
-        arguments_layer(arguments),
-    ]
+    given = [*_files_and_variables(files), flags_layer(flags or {}), assigned, arguments_layer(arguments)]
     refuse_secrets(given)
     wanted = winners([_defaults(), *given])
     here = facts(
@@ -159,6 +150,15 @@ def load_settings(
         choices=choices,
         undecided=undecided,
     )
+
+
+def _files_and_variables(files: Sequence[str | Path]) -> list[Layer]:
+    """Return the layers below the flags, lowest first."""
+    dotenv = dotenv_variables()
+    # what `.env` has just put into the environment keeps `.env` as its origin
+    own = {name: text for name, text in os.environ.items() if dotenv.get(name) != text}
+    read = file_layers(files or [file for file in (DEFAULT_FILE,) if file.is_file()])
+    return [*read, variables_layer(dotenv, ".env"), variables_layer(own, "environment")]
 
 
 def _rates(found: Mapping[str, Value], rates: Mapping[str, tuple[float, float]]) -> Layer:

@@ -273,8 +273,16 @@ class ComparedRun(Written):
     """Mean number of assistant turns."""
     answer_tokens_mean: float | None
     """Mean number of sampled tokens per attempt; null if they are unknown."""
-    usage: dict[str, Any] | None = ABSENT
-    """Tokens and cost of the evaluation; null if they are unknown."""
+    prompt_tokens: int | None = ABSENT
+    """Prompt tokens of the evaluation; null if they are unknown."""
+    cached_tokens: int | None = ABSENT
+    """Those of them that the server had from earlier requests."""
+    sampled_tokens: int | None = ABSENT
+    """Sampled tokens of the evaluation; null if they are unknown."""
+    cost_usd: float | None = ABSENT
+    """Price of these tokens in US dollars; null if it is unknown."""
+    request_retries: int | None = ABSENT
+    """Requests that were sent again; null if they are unknown."""
     training_iterations: int | None
     """Iterations of the training; null if it is not known."""
     training_sampled_tokens: int | None

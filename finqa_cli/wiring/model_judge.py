@@ -61,6 +61,8 @@ MAX_TOKENS = 4096
 """Limit of a reply: models that think write much more than the verdict."""
 AT_ONCE = 16
 """Judgements at once, by which a limit of cost can be exceeded."""
+LAST_VERDICTS_S = 2.0
+"""How long verdicts that were asked for are awaited when a run ends early."""
 LONGEST_REASON = 400
 HIDDEN = "[...]"
 """Stands in a reason for what would reveal the right answer."""
@@ -107,6 +109,7 @@ class ModelJudge(AnswerJudge):
         self._writing = threading.Lock()
         self._asking: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._free = asyncio.Semaphore(AT_ONCE)
+        self._sent: set[asyncio.Task[dict[str, Any]]] = set()
         self.spent: Counter[str] = Counter()
 
     @property
@@ -141,22 +144,37 @@ class ModelJudge(AnswerJudge):
             if not cached:
                 await self.start()
                 async with self._free:
-                    try:
-                        verdict = await self._ask(key, json.dumps(asked, ensure_ascii=False))
-                        await asyncio.to_thread(self._write, key, verdict)
-                    finally:
-                        usage = self._count(f"judge/{key}")
+                    # A request that was sent is paid: its verdict is kept although the run ends meanwhile.
+                    asking = asyncio.create_task(self._verdict(key, json.dumps(asked, ensure_ascii=False)))
+                    self._sent.add(asking)
+                    asking.add_done_callback(self._ended)
+                    usage = await asyncio.shield(asking)
         right, reason = self._known[key][0], without_truth(self._known[key][1], truth, answer)
         facts = {"judge": self._name, "right": right, "reason": reason, "cached": cached, "usage": usage}
         return Judgement(right=right, reason=reason, facts=facts)
 
     async def close(self) -> None:
-        """Close the engine and the cache."""
+        """Wait a moment for verdicts that were asked for, and close the engine and the cache."""
+        if self._sent:
+            await asyncio.wait(self._sent, timeout=LAST_VERDICTS_S)
         with self._writing:
             if self._descriptor >= 0:
                 os.close(self._descriptor)
                 self._descriptor = -1
         await self._engine.close()
+
+    def _ended(self, asking: asyncio.Task[dict[str, Any]]) -> None:
+        self._sent.discard(asking)
+        if not asking.cancelled():
+            asking.exception()  # whoever asked may be gone, and asyncio would report that nobody saw it
+
+    async def _verdict(self, key: str, asked: str) -> dict[str, Any]:
+        """Ask and keep the verdict; return what it used, which counts also where there is none."""
+        try:
+            await asyncio.to_thread(self._write, key, await self._ask(key, asked))
+        finally:
+            usage = self._count(f"judge/{key}")
+        return usage
 
     async def _ask(self, key: str, asked: str) -> tuple[bool, str]:
         if self._max_cost is not None and self.spent["cost_usd"] >= self._max_cost:

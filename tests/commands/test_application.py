@@ -299,7 +299,13 @@ def test_a_signal_while_modules_are_imported_ends_the_command(number: signal.Sig
     (tmp_path / "structlog.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     with subprocess.Popen(
-        [sys.executable, "-m", "finqa_cli", "ls"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        [sys.executable, "-m", "finqa_cli", "ls"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        preexec_fn=lambda: signal.signal(
+            number, signal.SIG_DFL
+        ),  # a shell ignores SIGINT in what it runs beside itself
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"importing\n"

@@ -92,7 +92,7 @@ def test_an_episode_is_the_transcript_of_play(capsys: pytest.CaptureFixture[str]
     turns = "\n".join(turn_text(number, turn) for number, turn in enumerate(first.turns, start=1))
     assert f"{opening_text(first.task)}\n{turns}\n{verdict_text(first)}\n" in text
     assert "1. sql_query(query=SELECT 0)\n   > revenue 12" in text and "Answer: 0" in text
-    assert "3 turns, 0 sampled tokens, 0.0 s, policy version 0, 0 retries, 0 recoveries" in text
+    assert "3 turns, tokens unknown, 0.0 s, policy version 0, 0 retries, 0 recoveries" in text
     for reference in ("dev/q0/0", "dev/q0"):
         assert shown(capsys, "runs/one", reference) == text
     found = document(["show", "runs/one", "3"], capsys)

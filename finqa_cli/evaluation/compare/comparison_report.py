@@ -245,6 +245,16 @@ def accuracy_lines(folder: Path) -> list[str]:
     ]
 
 
+_USAGE = {
+    "prompt_tokens": "prompt",
+    "cached_tokens": "cached",
+    "sampled_tokens": "sampled",
+    "cost_usd": "cost_usd",
+    "request_retries": "retries",
+}
+"""Column of the summary -> attribute of the `TokenUse` of an evaluation."""
+
+
 def _summary(label: str, run: EvaluatedRun, level: float) -> dict[str, Any]:
     metrics, cost = evaluation_metrics(run.outcomes, level=level), run.cost
     graded = [outcome for outcome in run.outcomes if outcome.reward is not None]
@@ -267,7 +277,7 @@ def _summary(label: str, run: EvaluatedRun, level: float) -> dict[str, Any]:
         "reward_mean": statistics.fmean(outcome.reward or 0.0 for outcome in graded),
         "turns_mean": statistics.fmean(outcome.turns for outcome in graded),
         "answer_tokens_mean": _tokens_mean(graded),
-        "usage": None if run.usage is None else run.usage.to_dict(),
+        **{name: getattr(run.usage, field, None) for name, field in _USAGE.items()},
         "training_iterations": cost.iterations if cost else None,
         "training_sampled_tokens": cost.sampled_tokens if cost else None,
         "training_learner_tokens": cost.trained_tokens if cost else None,

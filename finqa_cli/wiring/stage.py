@@ -202,7 +202,7 @@ async def _started(
             )
             check_engine(engine, settings, policy, trains=trains)
             if meter is not None:
-                meter.check_priced(engine.usage("").get("cost_usd") is not None, settings.grader.options)
+                meter.check_priced(_is_priced(engine), settings.grader.options)
             await asyncio.to_thread(engine.check)
             if engine.loads_model:
                 await _side_by_side(asyncio.to_thread(bring_model, policy.model, reporter), check_stop=check_stop)
@@ -248,6 +248,13 @@ async def _started(
                 fix = getattr(failure, "remedy", None)
                 # Log: At the end of a run; `fix` names the command that ends them.
                 log.warning("some resources could not be closed", reason=str(failure), fix=fix)
+
+
+def _is_priced(engine: TokenEngine | ChatEngine) -> bool:
+    try:
+        return engine.usage("").get("cost_usd") is not None
+    except Exception:  # the episodes are valid without these figures; the first one logs what is wrong with them
+        return False
 
 
 def _times_resumed(run_dir: Path | None) -> int:

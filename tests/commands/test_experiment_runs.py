@@ -199,7 +199,7 @@ def test_the_command_is_a_group() -> None:
 @pytest.mark.timeout(900)
 def test_the_tiny_experiment_that_ships_runs_here_in_processes_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     told = document(["experiment", "run", "financial_qa_tiny"], capsys)
-    assert set(told["states"].values()) == {"done"} and len(told["states"]) == 3
+    assert set(told["states"].values()) == {"done"} and len(told["states"]) == 4
     found = [one for question in told["questions"] for one in question["answers"]]
     assert len(found) == 5 and all(one["difference"] is not None for one in found), "calibration is measured"
     assert Path("outputs/financial_qa_tiny/runs/tiny_default/rewards.png").is_file()

@@ -186,7 +186,6 @@ RUNS = {
     "a run that is there": Fault(
         "eval scripted --limit 1 --run-dir a", needs=AB, by_hand=new("eval scripted --limit 1 --run-dir new")
     ),
-    "a finished evaluation that is resumed": Fault("eval --resume a", needs=AB),
     "an evaluation that is begun with other settings": Fault(
         "eval scripted --limit 1 --seed 5 --run-dir a", unfinished, needs=AB, by_hand=new("eval --resume a")
     ),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import random
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -96,6 +98,10 @@ class MbppEnvironment(CodeEnvironment[CodeProblem, MbppVerdict]):
         if not code.strip():
             return MbppVerdict(outcomes=())
         if problem.whole:
+            if error := _syntax_error(code):  # the author's own text, so that it may be shown
+                return MbppVerdict(
+                    outcomes=(AssertOutcome(passed=False, error=error),) * len(problem.whole), error=error
+                )
             limits, labels = self._config.limits, {"problem": problem.id}
             carried = [await each.carry_out(code, sandbox, limits=limits, labels=labels) for each in problem.whole]
             return MbppVerdict(outcomes=tuple(carried))
@@ -224,6 +230,19 @@ class MbppEnvironment(CodeEnvironment[CodeProblem, MbppVerdict]):
             labels={"problem": problem.id},
         )
         return AssertOutcome(passed=found.values == (True,), error=found.error)
+
+
+def _syntax_error(code: str) -> str:
+    """Return why a solution is not Python; empty if it is, or if only carrying it out can tell."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(code)
+    except SyntaxError as error:
+        return f"SyntaxError: {error.msg} (line {error.lineno})" if error.lineno else ""
+    except (ValueError, RecursionError, MemoryError):
+        return ""
+    return ""
 
 
 def _explanation(verdict: MbppVerdict | None, attempts: int) -> str:

@@ -29,16 +29,17 @@ class AdaptedLinear(Linear):  # type: ignore[misc]  # PEFT has no types
         name, base = self.active_adapters[0], self.base_layer
         dropout = self.lora_dropout[name]
         drops = isinstance(dropout, nn.Dropout) and dropout.p > 0 and dropout.training
+        rows = x.flatten(0, -2)
         found: torch.Tensor = _LowRankSum.apply(  # type: ignore[no-untyped-call]
-            x,
-            dropout(x) if drops else None,
+            rows,
+            dropout(rows) if drops else None,
             base.weight if isinstance(base, Conv1D) else base.weight.t(),
             base.bias,
             self.lora_A[name].weight,
             self.lora_B[name].weight,
             self.scaling[name],
         )
-        return found
+        return found.view(*x.shape[:-1], found.shape[-1])  # here: a function's own view cannot be changed in place
 
 
 class _LowRankSum(torch.autograd.Function):
@@ -60,30 +61,25 @@ class _LowRankSum(torch.autograd.Function):
         up: torch.Tensor,
         scale: float,
     ) -> torch.Tensor:
-        rows = x.flatten(0, -2)
-        source = rows if dropped is None else dropped.flatten(0, -2)
-        hidden = source @ down.to(x.dtype).t()
-        ctx.save_for_backward(None if dropped is None else dropped, x, weight, down, up, hidden)
+        hidden = (x if dropped is None else dropped) @ down.to(x.dtype).t()
+        ctx.save_for_backward(dropped, x, weight, down, up, hidden)
         ctx.scale = scale
-        found = low_rank_sum(rows, weight, bias, hidden, (scale * up).to(x.dtype).t())
-        return found.view(*x.shape[:-1], found.shape[-1])
+        return low_rank_sum(x, weight, bias, hidden, (scale * up).to(x.dtype).t())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         dropped, x, weight, down, up, hidden = ctx.saved_tensors
-        whole = gradient.flatten(0, -2)
-        low = whole @ (ctx.scale * up).to(x.dtype)
-        source = (x if dropped is None else dropped).flatten(0, -2)
+        low = gradient @ (ctx.scale * up).to(x.dtype)
         of_x = of_dropped = None
         if ctx.needs_input_grad[0]:
             narrow = down.to(x.dtype)
             if dropped is None:
-                of_x = low_rank_sum(whole, weight.t(), None, low, narrow).view_as(x)
+                of_x = low_rank_sum(gradient, weight.t(), None, low, narrow)
             else:
-                of_x, of_dropped = (whole @ weight.t()).view_as(x), (low @ narrow).view_as(x)
-        of_down = _accumulated(low, source).to(down.dtype)
-        of_up = (ctx.scale * _accumulated(whole, hidden)).to(up.dtype)
+                of_x, of_dropped = gradient @ weight.t(), low @ narrow
+        of_down = _accumulated(low, x if dropped is None else dropped).to(down.dtype)
+        of_up = (ctx.scale * _accumulated(gradient, hidden)).to(up.dtype)
         return of_x, of_dropped, None, None, of_down, of_up, None
 
 

@@ -125,12 +125,8 @@ def main(
         return played, await count_graded_otherwise(plan.settings, plan.run, reporter)
 
     result, otherwise = perform(line, play, remedy=plan.resume_command)
-    document = {
-        "target": plan.target,
-        "run": str(plan.run),
-        **result.report.to_dict(),
-        "graded_otherwise_by_strict": otherwise,
-    }
+    facts = {**result.report.to_dict(), "graded_otherwise_by_strict": otherwise}
+    document = {"target": plan.target, "run": str(plan.run), **facts}
     if not line.as_json:
         emit(document, as_json=False, text=lambda: evaluation_text(result, otherwise))
     check_faults(result, plan.settings)

@@ -29,20 +29,7 @@ def register_components() -> list[Component]:
 
 def readiness(settings: Mapping[str, Any]) -> list[Check]:
     """Whether there is a key; see `Component.readiness`."""
-    from pydantic import ValidationError
-
-    from finqa_cli.errors import AuthenticationError
-    from finqa_plugins.engines._http.config import find_key
+    from finqa_plugins.engines._http.key_checks import key_checks
     from finqa_plugins.engines.anthropic.config import AnthropicConfig
 
-    options = settings["engine"]["options"] if settings["engine"]["name"] == NAME else {}
-    if options.get("api_key"):
-        return []
-    try:
-        find_key(AnthropicConfig.model_validate(options))
-    except ValidationError as error:
-        remedy = f"correct engine.options where they are set; `finqa plugins show {NAME}` lists them"
-        return [Check(name=NAME, status="fail", detail=f"wrong options: {error.errors()[0]['msg']}", remedy=remedy)]
-    except AuthenticationError as error:
-        return [Check(name=NAME, status="fail", detail="needs ANTHROPIC_API_KEY", remedy=error.remedy)]
-    return []
+    return key_checks(NAME, settings, AnthropicConfig)

@@ -29,28 +29,11 @@ def register_components() -> list[Component]:
 
 def readiness(settings: Mapping[str, Any]) -> list[Check]:
     """Whether there is a key for every address that needs one; see `Component.readiness`."""
-    from pydantic import ValidationError
-
-    from finqa_cli.errors import AuthenticationError
-    from finqa_plugins.engines._http.config import KEY_VARIABLE, find_key
+    from finqa_plugins.engines._http.key_checks import key_checks
     from finqa_plugins.engines.openai.config import OpenAIEngineConfig
 
-    options = settings["engine"]["options"] if settings["engine"]["name"] == NAME else {}
-    if options.get("api_key"):
-        return []
-    try:
-        config = OpenAIEngineConfig.model_validate(options)
-        for address in config.addresses:
-            find_key(config.model_copy(update={"base_url": address}))
-    except ValidationError as error:
-        detail = f"wrong options: {error.errors()[0]['msg']}"
-        remedy = f"correct engine.options where they are set; `finqa plugins show {NAME}` lists them"
-        return [Check(name=NAME, status="fail", detail=detail, remedy=remedy)]
-    except AuthenticationError as error:
-        remedy = f"{error.remedy}, or --set engine.options.base_url=... of a server that needs no key"
-        detail = f"needs {config.api_key_env or KEY_VARIABLE}"
-        return [Check(name=NAME, status="fail", detail=detail, remedy=remedy)]
-    return []
+    another = ", or --set engine.options.base_url=... of a server that needs no key"
+    return key_checks(NAME, settings, OpenAIEngineConfig, addresses=lambda config: config.addresses, another=another)
 
 
 @hookimpl

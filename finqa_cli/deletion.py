@@ -26,14 +26,14 @@ REMOVED = ".removed"
 _LOCK = ".lock"
 _RUN_FILE = "run.json"
 _held: dict[tuple[int, int], int] = {}
-"""Descriptors of the locks that this process took, by device and inode of the lock file. Some are closed by now."""
+"""Descriptors of the locks that this process holds, by device and inode of the lock file."""
 
 
 def lock_folder(path: Path) -> int:
     """Create the folder if necessary and lock it for this process. Its file `.lock` contains the pid.
 
     Returns:
-        File descriptor; closing it releases the lock.
+        File descriptor for `unlock_folder`.
 
     Raises:
         ConfigError: Another process has locked the folder.
@@ -63,6 +63,13 @@ def lock_folder(path: Path) -> int:
     facts = os.fstat(descriptor)
     _held[facts.st_dev, facts.st_ino] = descriptor
     return descriptor
+
+
+def unlock_folder(descriptor: int) -> None:
+    """Release a lock of `lock_folder`."""
+    for place in [place for place, held in _held.items() if held == descriptor]:
+        del _held[place]
+    os.close(descriptor)
 
 
 def delete(path: Path, *, within: Path, whole: bool = False) -> None:
@@ -158,7 +165,7 @@ def _locked_runs(real: Path) -> Iterator[None]:
     with contextlib.ExitStack() as locks:
         for run in dict.fromkeys([*([owner] if owner else []), *below]):
             if not _holds(run):
-                locks.callback(os.close, lock_folder(run))
+                locks.callback(unlock_folder, lock_folder(run))
         yield
 
 
@@ -166,7 +173,6 @@ def _holds(folder: Path) -> bool:
     """Whether this process holds the lock of a folder."""
     try:
         facts = (folder / _LOCK).stat()
-        descriptor = _held.get((facts.st_dev, facts.st_ino))
-        return descriptor is not None and os.path.samestat(os.fstat(descriptor), facts)
-    except OSError:  # there is no lock, or its descriptor was closed
+    except OSError:
         return False
+    return (facts.st_dev, facts.st_ino) in _held

@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from finqa_cli import __version__
-from finqa_cli.deletion import lock_folder
+from finqa_cli.deletion import lock_folder, unlock_folder
 from finqa_cli.errors import ConfigError, DataError, FinqaError, InterruptedRun, NothingToLearnError, RequeuedRun
 from finqa_cli.processes import start_time
 from finqa_cli.runs.durable_files import now, read_document, sha256_of, storage, write_json
@@ -421,7 +421,7 @@ def open_folder(path: Path, parameters: Mapping[str, Any], owner: Owner) -> Iter
             folder._finish("interrupted" if is_stop else "failed")
             raise
     finally:
-        os.close(lock)
+        unlock_folder(lock)
 
 
 def read_facts(path: Path, owner: Owner) -> dict[str, Any] | None:

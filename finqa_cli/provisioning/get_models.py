@@ -7,7 +7,6 @@ folders, which the next call for this name removes.
 
 from __future__ import annotations
 
-import os
 import shutil
 import zipfile
 import zlib
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from finqa_cli.data.fetch.retries import Patience
-from finqa_cli.deletion import delete, discard, lock_folder
+from finqa_cli.deletion import delete, discard, lock_folder, unlock_folder
 from finqa_cli.errors import (
     AuthenticationError,
     ConfigError,
@@ -421,4 +420,4 @@ def _locked(name: str) -> Iterator[None]:
             delete(left, within=models_folder())
         yield
     finally:
-        os.close(lock)
+        unlock_folder(lock)

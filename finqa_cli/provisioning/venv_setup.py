@@ -8,7 +8,6 @@ call continues, and an unfinished environment is never taken for a finished one.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from finqa_cli.deletion import delete, lock_folder
+from finqa_cli.deletion import delete, lock_folder, unlock_folder
 from finqa_cli.errors import ConfigError, DataError, StorageError
 from finqa_cli.extend import Component, VenvSpec, registry
 from finqa_cli.processes import ask_program
@@ -94,7 +93,7 @@ def set_up(component: Component, home: Path, options: Options, reporter: Reporte
         making = _Making(folder, file, digest, base, options, reporter, lock)
         making.run(spec, registry().function(component, spec.check))
     finally:
-        os.close(lock)
+        unlock_folder(lock)
     made = find_venv(home, component.name)
     assert made is not None
     return made, True

@@ -6,7 +6,6 @@ that the run's manifest lists, and every checkpoint that another run names.
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.deletion import REMOVED, delete, lock_folder, owner_of, real_place
+from finqa_cli.deletion import REMOVED, delete, lock_folder, owner_of, real_place, unlock_folder
 from finqa_cli.errors import ConfigError, DataError
 from finqa_cli.processes import host_name, start_time
 from finqa_cli.runs import checkpoints
@@ -122,7 +121,7 @@ def delete_leftovers(found: Sequence[Leftover]) -> tuple[list[Leftover], list[st
                     notes.append(error.message)
         finally:
             if lock is not None:
-                os.close(lock)
+                unlock_folder(lock)
     return deleted, notes
 
 

@@ -22,7 +22,7 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Literal
 
 from finqa_cli import __version__
-from finqa_cli.deletion import discard, lock_folder
+from finqa_cli.deletion import discard, lock_folder, unlock_folder
 from finqa_cli.errors import (
     AuthenticationError,
     ConfigError,
@@ -283,7 +283,7 @@ class RunFolder:
         """Write the queued records, close the files and release the lock."""
         for writer in (self._trajectories, self._metrics, self._events):
             writer.close()
-        os.close(self._lock)
+        unlock_folder(self._lock)
 
     def __enter__(self) -> RunFolder:
         return self

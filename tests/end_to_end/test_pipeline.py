@@ -19,7 +19,7 @@ from fixtures.command_calls import document, failure
 from fixtures.file_checks import errors
 
 from finqa_cli.app import main
-from finqa_cli.deletion import lock_folder
+from finqa_cli.deletion import lock_folder, unlock_folder
 from finqa_cli.errors import DataError, FinqaError, InterruptedRun
 from finqa_cli.evaluation.compare.evaluated_runs import load_run
 from finqa_cli.experiments.pipeline_run import PIPELINE, run_pipeline, stored_spec
@@ -408,6 +408,6 @@ def test_one_process_at_a_time_works_in_a_folder(run: Path, capsys: pytest.Captu
     try:
         status, told = failure(["pipeline", f"--resume={run}", "--quiet"], capsys)
     finally:
-        os.close(lock)
+        unlock_folder(lock)
     assert status == 78 and f"in use by process {os.getpid()}" in told
     assert facts(run) == before

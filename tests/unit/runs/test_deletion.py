@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finqa_cli.deletion import delete, discard, lock_folder, real_place
+from finqa_cli.deletion import delete, discard, lock_folder, real_place, unlock_folder
 from finqa_cli.errors import ConfigError, DataError, StorageError
 
 NAMES = ("a", "b", "c", "live", "out")
@@ -108,10 +108,10 @@ def test_the_lock_of_this_process_is_enough_and_is_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "old").exists()
     with pytest.raises(ConfigError, match="in use"):
         lock_folder(tmp_path)
-    os.close(lock)
+    unlock_folder(lock)
     (tmp_path / "old").mkdir()
     delete(tmp_path / "old", within=tmp_path)
-    os.close(lock_folder(tmp_path))
+    unlock_folder(lock_folder(tmp_path))
 
 
 def test_a_discarded_link_is_not_followed(tmp_path: Path) -> None:

@@ -17,11 +17,14 @@ export OMP_NUM_THREADS ?= $(shell $(PYTHON) -c 'import os; print(max(1, min(8, (
 install: $(STAMP)  ## Make .venv with all that the other targets need; does nothing when it is up to date.
 
 # torch comes first and alone: it is by far the largest, and its exact version decides what the others resolve to.
-$(STAMP): pyproject.toml constraints.txt
+# The distributions in plugins/ come without what they need: ray and the like have environments of their own.
+DISTRIBUTIONS := $(dir $(wildcard plugins/*/pyproject.toml))
+$(STAMP): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 	@echo "Installing into $(VENV): about 2.3 GB, which takes some minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps $(addprefix --editable ./,$(DISTRIBUTIONS))
 	touch $(STAMP)
 
 demo: install  ## Train the embedded policy and its control on this machine, and write a report on both.

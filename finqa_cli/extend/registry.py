@@ -449,21 +449,36 @@ def _warnings(module: str, seconds: float, printed: str) -> tuple[str, ...]:
 @lru_cache(maxsize=1)
 def registry() -> Registry:
     """Return the registry of this process. It is loaded once from the installed entry points, finqa's own first."""
-    found = (*checkout_entries(_CHECKOUT), *entry_points(group=hookspecs.GROUP))
+    checkout = checkout_entries(_CHECKOUT)
+    installed = (
+        entry
+        for entry in entry_points(group=hookspecs.GROUP)
+        # What an older installation of the checkout declares may have moved.
+        if _source(entry.dist)["distribution"] not in checkout or entry in checkout[_source(entry.dist)["distribution"]]
+    )
+    found = (*(entry for entries in checkout.values() for entry in entries), *installed)
     entries = {(entry.name, entry.value): entry for entry in found}  # an installed one knows its distribution
     return Registry(sorted(entries.values(), key=lambda entry: (not is_built_in(entry.value), entry.name)))
 
 
-def checkout_entries(checkout: Path) -> tuple[EntryPoint, ...]:
-    """Return the entry points in the pyproject.toml of a checkout; empty if finqa does not run from one.
+def checkout_entries(checkout: Path) -> Mapping[str, tuple[EntryPoint, ...]]:
+    """Return the entry points in the pyproject.toml files of a checkout; empty if finqa does not run from one.
 
     So a machine without network can run a checkout with `PYTHONPATH=CHECKOUT:CHECKOUT/plugins`, and a component that a
-    `git pull` has added is known before finqa is installed again.
+    `git pull` has added or moved is known before finqa is installed again.
+
+    Returns:
+        Name of each distribution in the checkout -> its entry points.
     """
-    file = checkout / "pyproject.toml"
-    project = tomllib.loads(file.read_text(encoding="utf-8")).get("project", {}) if file.is_file() else {}
-    declared = project.get("entry-points", {}).get(hookspecs.GROUP, {}) if project.get("name") == "finqa" else {}
-    return tuple(EntryPoint(name, module, hookspecs.GROUP) for name, module in declared.items())
+    files = (checkout / "pyproject.toml", *sorted(checkout.glob("plugins/*/pyproject.toml")))
+    projects = [tomllib.loads(file.read_text(encoding="utf-8")).get("project", {}) for file in files if file.is_file()]
+    if not projects or projects[0].get("name") != "finqa":
+        return {}
+    declared = {project["name"]: project.get("entry-points", {}).get(hookspecs.GROUP, {}) for project in projects}
+    return {
+        name: tuple(EntryPoint(plugin, module, hookspecs.GROUP) for plugin, module in plugins.items())
+        for name, plugins in declared.items()
+    }
 
 
 def missing_requirements(component: Component) -> tuple[str, ...]:

@@ -68,11 +68,14 @@ FOR_PLUGINS = (
     "local_models",
 )
 
+DISTRIBUTIONS = ("finqa_interop",)
+"""Folders of `plugins` that are distributions of their own, which the main wheel never imports."""
+
 KINDS_OF_PLUGINS = ("environments", "engines", "sandboxes", "learners")
 """Folders that hold one folder for each plugin; those that begin with `_` are libraries of several plugins."""
 
 
-MODULE = re.compile(r"(finqa_(?:cli|plugins)(?:\.\w+)+)(?::\w+)?")
+MODULE = re.compile(r"(finqa_(?:cli|plugins|interop|ray|testing)(?:\.\w+)+)(?::\w+)?")
 """A module of finqa in a text, such as the target of a component."""
 
 
@@ -146,6 +149,11 @@ def sources(folder: str) -> tuple[Source, ...]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+def distributions() -> tuple[Source, ...]:
+    """Return the modules of the distributions beside the main wheel."""
+    return tuple(source for name in DISTRIBUTIONS for source in sources(f"plugins/{name}"))
 
 
 def reached(module: str) -> dict[str, Source]:

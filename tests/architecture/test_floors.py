@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import ast
 
-from source_tree import FLOORS, FOR_PLUGINS, KINDS_OF_PLUGINS, part_of, reached, sources
+from source_tree import DISTRIBUTIONS, FLOORS, FOR_PLUGINS, KINDS_OF_PLUGINS, distributions, part_of, reached, sources
 
 HEAVY = {
     *("torch", "transformers", "tokenizers", "safetensors", "peft", "accelerate", "vllm", "ray", "openai"),
@@ -85,6 +85,27 @@ def test_plugins_import_the_lower_floors_and_themselves_only() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_distributions_import_what_plugins_of_other_authors_may_import() -> None:
+    wrong = [
+        f"{source.name} imports {name}"
+        for source in distributions()
+        for name, _ in source.imports()
+        if name.startswith("finqa_cli.") and name.split(".")[1] not in (*FOR_PLUGINS, "__version__")
+    ]
+    assert distributions() and not wrong, "\n".join(wrong)
+
+
+def test_the_main_wheel_never_imports_another_distribution() -> None:
+    wrong = [
+        f"{source.name} imports {name}"
+        for folder in ("finqa", "finqa_cli", "plugins/finqa_plugins")
+        for source in sources(folder)
+        for name, _ in source.imports()
+        if name.split(".")[0] in DISTRIBUTIONS
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_every_folder_of_plugins_registers_one_or_is_a_library() -> None:
     inside = {source.part for source in sources("plugins/finqa_plugins") if source.name.count("/") > 2}
     registering = {source.part for source in sources("plugins/finqa_plugins") if source.path.name == "plugin.py"}
@@ -149,7 +170,8 @@ def test_libraries_that_are_slow_to_import_are_imported_where_they_are_used() ->
 
 
 def test_neither_registering_nor_options_need_a_heavy_package() -> None:
-    registering = [source for source in sources("plugins/finqa_plugins") if source.path.name == "plugin.py"]
+    plugins = (*sources("plugins/finqa_plugins"), *distributions())
+    registering = [source for source in plugins if source.path.name == "plugin.py"]
     configs = {
         node.value.value.partition(":")[0]
         for source in registering
@@ -168,7 +190,7 @@ def test_neither_registering_nor_options_need_a_heavy_package() -> None:
 
 
 def test_nobody_imports_click() -> None:
-    every = (*sources("finqa_cli"), *sources("plugins/finqa_plugins"), *sources("benchmarks"))
+    every = (*sources("finqa_cli"), *sources("plugins/finqa_plugins"), *distributions(), *sources("benchmarks"))
     wrong = [source.name for source in every for name, _ in source.imports() if name.split(".")[0] == "click"]
     assert not wrong
 

@@ -7,7 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 
-from source_tree import ROOT, Source, sources
+from source_tree import ROOT, Source, distributions, sources
 
 MAX_FILES_IN_A_FOLDER = 25
 MAX_LINES = 700
@@ -43,7 +43,7 @@ DELETING = {
 
 
 def product() -> tuple[Source, ...]:
-    return (*sources("finqa"), *sources("finqa_cli"), *sources("plugins/finqa_plugins"))
+    return (*sources("finqa"), *sources("finqa_cli"), *sources("plugins/finqa_plugins"), *distributions())
 
 
 def test_folders_stay_small() -> None:

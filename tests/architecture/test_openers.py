@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping
 from fnmatch import fnmatch
 
-from source_tree import Source, sources
+from source_tree import DISTRIBUTIONS, Source, sources
 
 OPENERS = {
     *("json.load", "json.loads", "from_json", "yaml.load", "yaml.safe_load", "tomllib.load", "tomllib.loads"),
@@ -67,7 +67,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
         "finqa_cli/rollout/worker_messages.py",
         "plugins/finqa_plugins/engines/vllm/vllm_doctor.py",
         "plugins/finqa_plugins/environments/openenv/openenv_doctor.py",
-        "plugins/finqa_plugins/environments/other_libraries/*",
+        "plugins/finqa_interop/*",
         "plugins/finqa_plugins/environments/python_file/python_environment.py",
         "plugins/finqa_plugins/learners/torch/distributed/process_group.py",
         "plugins/finqa_plugins/sandboxes/docker/*",
@@ -95,7 +95,7 @@ def _opens(source: Source) -> bool:
 def test_every_opener_is_bounded_or_named() -> None:
     opening = {
         source.name
-        for folder in ("finqa", "finqa_cli", "plugins/finqa_plugins")
+        for folder in ("finqa", "finqa_cli", *(f"plugins/{name}" for name in ("finqa_plugins", *DISTRIBUTIONS)))
         for source in sources(folder)
         if _opens(source)
     }

@@ -302,13 +302,14 @@ def test_a_wrong_key_is_not_shown(written: Written) -> None:
 
 def test_a_checkout_declares_its_plugins_itself(tmp_path: Path) -> None:
     declared = checkout_entries(Path(finqa_cli.__file__).parents[1])
-    assert {entry.name for entry in declared} == {
-        report.name for report in registry().reports if report.module.startswith("finqa_plugins.")
+    entries = [entry for plugins in declared.values() for entry in plugins]
+    assert {entry.value for entry in entries} == {
+        report.module for report in registry().reports if report.module.startswith("finqa_")
     }
-    assert not any(report.error for report in Registry(declared).reports)
-    assert checkout_entries(tmp_path) == ()
+    assert not any(report.error for report in Registry(entries).reports)
+    assert checkout_entries(tmp_path) == {}
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\n')
-    assert checkout_entries(tmp_path) == ()
+    assert checkout_entries(tmp_path) == {}
 
 
 @pytest.mark.parametrize("name", ["finqa-text", "forecast"])

@@ -13,10 +13,10 @@ from fixtures.command_calls import failure
 from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend.registry import registry
 from finqa_cli.masking import without_secrets
-from finqa_plugins.environments.other_libraries.config import LibraryConfig
-from finqa_plugins.environments.other_libraries.host_path.finqa_host.chat_forms import Ask, StopEpisode, chat_message
-from finqa_plugins.environments.other_libraries.host_path.finqa_host.library_host import Host, serve
-from finqa_plugins.environments.other_libraries.host_process import load
+from finqa_interop.config import LibraryConfig
+from finqa_interop.host_path.finqa_host.chat_forms import Ask, StopEpisode, chat_message
+from finqa_interop.host_path.finqa_host.library_host import Host, serve
+from finqa_interop.host_process import load
 
 TOOL = {"name": "add", "description": "", "parameters": {"type": "object", "properties": {}}}
 

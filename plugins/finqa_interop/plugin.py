@@ -14,7 +14,7 @@ def find_component(kind: str, name: str) -> Component | None:
     library, _, source = name.partition(":")
     if kind != "environment" or library not in ("verifiers", "inspect") or not source:
         return None
-    package = "finqa_plugins.environments.other_libraries"
+    package = "finqa_interop"
     return Component(
         kind="environment",
         name=name,

@@ -22,11 +22,11 @@ from finqa_cli.types import (
     ToolCall,
     ToolSpec,
 )
+from finqa_interop.config import LibraryConfig
+from finqa_interop.host_process import HostProcess, load
 from finqa_plugins.environments._task_files.content_parts import read_content
 from finqa_plugins.environments._task_files.given_tasks import digest_of, find_answer, read_tasks, tasks_of_split
 from finqa_plugins.environments._task_files.task_rows import group_by_split
-from finqa_plugins.environments.other_libraries.config import LibraryConfig
-from finqa_plugins.environments.other_libraries.host_process import HostProcess, load
 
 
 class LibraryEnvironment(Environment):

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from finqa_cli.errors import ConfigError, EnvironmentFault, MissingDependencyError, SandboxError
 from finqa_cli.masking import without_secrets
-from finqa_plugins.environments.other_libraries.config import LibraryConfig
+from finqa_interop.config import LibraryConfig
 
 PACKAGES = {"verifiers": ("verifiers", "verifiers>=0.1.14,<0.3"), "inspect": ("inspect_ai", "inspect_ai>=0.3.280")}
 """Import name and requirement of each library."""

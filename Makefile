@@ -23,7 +23,7 @@ $(STAMP): pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
 	@echo "Installing into $(VENV): about 2.3 GB, which takes some minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable ./plugins/finqa_testing
 	$(BIN)/python -m pip install --quiet --no-deps $(addprefix --editable ./,$(DISTRIBUTIONS))
 	touch $(STAMP)
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.testing import LoopbackConfig, LoopbackProcess
+from finqa_testing import LoopbackConfig, LoopbackProcess
 
 SANDBOXES = 4
 FAULTS = ("sandbox_error", "engine_error", "environment_error")

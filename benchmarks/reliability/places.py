@@ -16,11 +16,11 @@ from benchmarks.reliability.faulty_connections import FaultyConnections
 from benchmarks.reliability.schedule import Place as Name
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Settings
-from finqa_cli.testing import LoopbackConfig, LoopbackProcess
-from finqa_cli.testing.daytona.config import Faults
 from finqa_cli.types import ServerSpec
 from finqa_cli.wiring.build import open_environment
 from finqa_plugins.sandboxes.local.local_ledger import Ledger
+from finqa_testing import LoopbackConfig, LoopbackProcess
+from finqa_testing.daytona.config import Faults
 
 API_KEY = "loopback-reliability"
 STORM = Faults(rate_limited=0.3, server_error=0.1, lost_reply=0.05, late_error=0.05)

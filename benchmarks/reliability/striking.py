@@ -13,7 +13,7 @@ from benchmarks.reliability.places import DELAY_S, STORM, DaytonaPlace, LocalPla
 from benchmarks.reliability.schedule import Kind, Strike
 from benchmarks.reliability.small_disk import SmallDisk
 from benchmarks.reliability.trainings import Training
-from finqa_cli.testing import Faults
+from finqa_testing import Faults
 
 HOUR_S = 3600.0
 MOST_LEFT = 100_000

@@ -2,7 +2,7 @@
 
     python -m benchmarks.sandboxes [--only NAME] [--quick] [--seed N] [--home FOLDER]
 
-The loopback (`finqa_cli.testing`) runs in its own process and real environment servers run behind it; pool,
+The loopback (`finqa_testing`) runs in its own process and real environment servers run behind it; pool,
 provider, scheduler and records are the product's own. Only the engine is simulated: on GPUs of its own, with the
 latency model of `latency.py` and the calls of `policy.py`. In the parts `client` and `engine` tokens come over HTTP
 from servers in processes of their own (`token_server.py`), and no Daytona takes part. Prints a markdown table and, as

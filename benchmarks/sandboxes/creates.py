@@ -7,7 +7,7 @@ import time
 from benchmarks.figures import Figure, at_most, exactly, note
 from benchmarks.sandboxes.scale import Scale
 from benchmarks.sandboxes.world import Fleet, World, filled, pool_for
-from finqa_cli.testing import Faults
+from finqa_testing import Faults
 
 READY = 1.2
 STORM = Faults(rate_limited=0.3, server_error=0.05, lost_reply=0.01)

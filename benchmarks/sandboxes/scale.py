@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from finqa_cli.placement.engine_latency import LatencyModel
-from finqa_cli.testing import Delay, Latency
+from finqa_testing import Delay, Latency
 
 CLOUD = Latency(
     api=Delay(median_s=0.02, sigma=0.5),

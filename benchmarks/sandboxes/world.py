@@ -20,12 +20,12 @@ from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
 from finqa_cli.rollout.pool import Pool
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Settings
-from finqa_cli.testing import LoopbackConfig, LoopbackProcess, Quota
 from finqa_cli.types import ServerSpec, Task
 from finqa_cli.wiring.build import make_pool, open_environment
 from finqa_cli.wiring.sandbox_owners import owner_labels
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.daytona_recipe import image_name
+from finqa_testing import LoopbackConfig, LoopbackProcess, Quota
 
 SNAPSHOT = "benchmark"
 COMPANIES = 20

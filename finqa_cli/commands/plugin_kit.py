@@ -43,8 +43,6 @@ from finqa_cli.wiring.build import (
 )
 from finqa_cli.wiring.policies import resolve
 
-SUITES = "finqa_cli.testing.contract"
-"""Imported by pytest alone, for `finqa plugins check`."""
 MARKS = {"passed": "ok     ", "failed": "FAILED ", "skipped": "skipped"}
 
 
@@ -101,7 +99,7 @@ def check(
         promises = [Promise(name=promises[0].name, status="failed", detail="; ".join(report.warnings))]
     subject = make["subject"](settings.data.home)
     promises += check_parameters(subject)
-    promises += run_suite(SUITES, "chat_engine" if isinstance(subject, ChatEngine) else component.kind, make)
+    promises += run_suite("chat_engine" if isinstance(subject, ChatEngine) else component.kind, make)
     promises = [with_place(each, definition(type(subject))) for each in promises]
     document = {
         "kind": component.kind,

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from finqa_cli.errors import MissingDependencyError
 from finqa_cli.extend.plugin_calls import definition
+from finqa_cli.extend.registry import registry
 
 _NEEDED = ("pytest", "pytest_asyncio", "pytest_timeout", "hypothesis")
 _LONGEST = 600
@@ -27,7 +28,7 @@ _OWN_ERROR = re.compile(r"\Afinqa_cli\.errors\.\w+: ")
 
 
 class CheckedKind(StrEnum):
-    """Kinds with a test suite, which is the module `KIND_suite` in the package of the suites."""
+    """Kinds with a test suite, which a plugin has (hook `contract_suite`)."""
 
     ENVIRONMENT = "environment"
     REWARD = "reward"
@@ -81,22 +82,22 @@ def check_parameters(component: object) -> list[Promise]:
     return found
 
 
-def run_suite(suites: str, kind: str, fixtures: Mapping[str, Callable[[Path], object]]) -> list[Promise]:
+def run_suite(kind: str, fixtures: Mapping[str, Callable[[Path], object]]) -> list[Promise]:
     """Run the tests of a kind in this process.
 
     Args:
-        suites: The package of the suites.
         kind: One of `CheckedKind`.
         fixtures: Name of a fixture of the suite, such as `subject` -> function that makes it, called with an empty
             folder.
 
     Raises:
-        MissingDependencyError: pytest or one of its plugins is not installed.
+        MissingDependencyError: pytest, one of its plugins or the suite is not installed.
     """
-    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
-        raise MissingDependencyError(
-            f"The suites of contracts need {', '.join(missing)}.", remedy="pip install 'finqa[kit]'"
-        )
+    suite = registry().first("contract_suite", str, kind=kind)
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if suite is None or missing:
+        needed = ", ".join(missing) or f"a plugin with the suite {kind}"
+        raise MissingDependencyError(f"The suites of contracts need {needed}.", remedy="pip install 'finqa[kit]'")
     import pytest
 
     observer = _Observer()
@@ -108,7 +109,7 @@ def run_suite(suites: str, kind: str, fixtures: Mapping[str, Callable[[Path], ob
         settings.write_text("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
         arguments = ["-c", str(settings), "--rootdir", folder, "--basetemp", str(Path(folder, "tests"))]
         arguments += ["-p", "no:cacheprovider", "-p", "no:terminal", "-W", "ignore", "--noconftest", "--pyargs"]
-        pytest.main([*arguments, f"{suites}.{kind}_suite"], plugins=[observer, provided()])
+        pytest.main([*arguments, suite], plugins=[observer, provided()])
     return observer.promises()
 
 

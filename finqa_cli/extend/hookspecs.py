@@ -249,6 +249,14 @@ def place_workers(cluster: str, count: int) -> WorkerProcesses | None:
 
 
 @hookspec(firstresult=True)
+def contract_suite(kind: str) -> str | None:
+    """Return the module with the pytest tests of a kind's contract, for `finqa plugins check`; None if you have none.
+
+    `kind` is a kind of component, or `chat_engine`. The tests take the fixtures that `finqa plugins check` makes.
+    """
+
+
+@hookspec(firstresult=True)
 def inspect_model(reference: str) -> Architecture | None:
     """Read the structure of a model folder or hub id, without its weights; None if it is not yours."""
 

@@ -32,7 +32,6 @@ FLOORS = {
     "settings": 2,
     "logs": 2,
     "statistics": 2,
-    "testing": 2,
     "data": 3,
     "rollout": 3,
     "runs": 4,
@@ -68,7 +67,7 @@ FOR_PLUGINS = (
     "local_models",
 )
 
-DISTRIBUTIONS = ("finqa_interop",)
+DISTRIBUTIONS = ("finqa_interop", "finqa_testing")
 """Folders of `plugins` that are distributions of their own, which the main wheel never imports."""
 
 KINDS_OF_PLUGINS = ("environments", "engines", "sandboxes", "learners")

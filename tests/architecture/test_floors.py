@@ -8,8 +8,6 @@ HEAVY = {
     *("torch", "transformers", "tokenizers", "safetensors", "peft", "accelerate", "vllm", "ray", "openai"),
     *("daytona", "cwsandbox", "openenv", "fastmcp", "wandb", "trackio", "tensorboard"),
 }
-SUITES_BY_NAME = ("finqa_cli/commands/plugin_kit.py", "finqa_cli.testing.contract")
-"""`finqa plugins check` tells pytest which suites to run."""
 ENTRY = ("app", "boundary", "completion_index", "start", "__main__")
 PURE = {
     *("__future__", "collections", "dataclasses", "enum", "functools", "itertools", "math", "random", "statistics"),
@@ -34,17 +32,6 @@ def test_files_import_lower_floors_or_their_own_folder_only() -> None:
             floor = FLOORS.get(source.part, -1)  # finqa_cli/__init__.py lies below all of them
             if not same and FLOORS[target[0]] >= floor:
                 wrong.append(f"{source.name} (floor {floor}) imports {name}")
-    assert not wrong, "\n".join(wrong)
-
-
-def test_the_product_itself_never_imports_what_is_for_tests() -> None:
-    wrong = [
-        f"{source.name} imports {name}"
-        for source in sources("finqa_cli")
-        for name, _ in source.imports()
-        if source.part != "testing" and name.startswith("finqa_cli.testing")
-        if (source.name, name) != SUITES_BY_NAME
-    ]
     assert not wrong, "\n".join(wrong)
 
 
@@ -154,7 +141,7 @@ def test_heavy_packages_are_imported_by_plugins_only() -> None:
         f"{source.name} imports {name}"
         for source in (*sources("finqa"), *sources("finqa_cli"))
         for name, _ in source.imports()
-        if name.split(".")[0] in HEAVY and source.part != "testing"  # which serves what the real SDKs speak
+        if name.split(".")[0] in HEAVY
     ]
     assert not wrong, "\n".join(wrong)
 

@@ -26,9 +26,9 @@ INHERITING = {
 
 DELETING = {
     "finqa_cli/deletion.py": "it is the one way to delete folders",
-    "finqa_cli/testing/coreweave/coreweave_service.py": "its own temporary folder",
-    "finqa_cli/testing/daytona/account.py": "its own temporary folder",
-    "finqa_cli/testing/daytona/loopback.py": "its own temporary folder",
+    "plugins/finqa_testing/coreweave/coreweave_service.py": "its own temporary folder",
+    "plugins/finqa_testing/daytona/account.py": "its own temporary folder",
+    "plugins/finqa_testing/daytona/loopback.py": "its own temporary folder",
     "plugins/finqa_plugins/engines/vllm/supervisor.py": "its own temporary folder",
     "plugins/finqa_plugins/engines/vllm/vllm_guard.py": "its own temporary folder, in a process without finqa",
     "plugins/finqa_plugins/engines/vllm/vllm_process.py": "its own temporary folder",
@@ -165,7 +165,7 @@ def test_a_started_program_gets_an_environment_that_was_chosen() -> None:
     inheriting = {
         source.name
         for source in product()
-        if not source.name.startswith("finqa_cli/testing/")
+        if not source.name.startswith("plugins/finqa_testing/")
         for node in ast.walk(source.tree)
         if isinstance(node, ast.Call) and STARTS.fullmatch(ast.unparse(node.func))
         if all(keyword.arg != "env" for keyword in node.keywords)

@@ -84,7 +84,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
         "plugins/finqa_plugins/learners/torch/verl_shards.py",
         "plugins/finqa_plugins/learners/torch/whole_models.py",
     ),
-    "services for tests": ("finqa_cli/testing/*",),
+    "services for tests": ("plugins/finqa_testing/*",),
 }
 
 

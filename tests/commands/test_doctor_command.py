@@ -29,10 +29,10 @@ from finqa_cli.diagnostics.diagnose import Probe, collect, examine
 from finqa_cli.diagnostics.machine_checks import gpu_check, parameters
 from finqa_cli.errors import AuthenticationError
 from finqa_cli.settings import Settings
-from finqa_cli.testing import LoopbackConfig, LoopbackProcess, Quota
 from finqa_cli.types import Check, CudaDevice
 from finqa_cli.wiring.policies import resolve
 from finqa_cli.wiring.sandbox_owners import PID_LABEL, owner_labels
+from finqa_testing import LoopbackConfig, LoopbackProcess, Quota
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 

@@ -18,8 +18,8 @@ from safetensors.torch import load_file
 from finqa_cli.app import main
 from finqa_cli.runs.durable_files import sha256_of, write_json
 from finqa_cli.runs.run_folder import policy_inputs
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.wiring.policies import resolve
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from threading import Thread
 import pytest
 from fixtures.fake_vllm import fake_vllm
 
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 COMMIT = "a" * 40
 FILES = {

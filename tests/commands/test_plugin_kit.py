@@ -234,7 +234,7 @@ def test_what_cannot_be_checked_is_named(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_every_kind_has_a_template_and_a_suite() -> None:
-    import finqa_cli.testing.contract as contract
+    import finqa_testing.contract as contract
 
     suites = {path.stem.removesuffix("_suite") for path in Path(contract.__file__).parent.glob("*_suite.py")}
     templates = {path.name.removesuffix(".py.jinja") for path in TEMPLATES.glob("*.py.jinja")}

@@ -24,7 +24,7 @@ from finqa_cli.errors import AuthenticationError, ConfigError, FinqaError, Servi
 from finqa_cli.publishing.export_weights import Wish, find_sources
 from finqa_cli.publishing.hub_repository import Hub, Pushed, plan_pushes, push_all
 from finqa_cli.runs.reporter import NullReporter
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 BASE = "Qwen/Qwen3-4B"
 

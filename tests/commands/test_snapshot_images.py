@@ -11,7 +11,7 @@ import pytest
 from fixtures.command_calls import document, failure
 
 from finqa_cli.app import main
-from finqa_cli.testing import Delay, Latency, LoopbackConfig, LoopbackProcess
+from finqa_testing import Delay, Latency, LoopbackConfig, LoopbackProcess
 
 DAYTONA = ["--sandbox", "daytona"]
 NAMED = ["--snapshot-name", "mine"]

@@ -12,8 +12,8 @@ from fixtures.plugin_entry_points import PACKAGE, entry
 
 from finqa_cli.contracts import CallFormat, ChatCodec
 from finqa_cli.extend import Registry, registry
-from finqa_cli.testing.contract.call_format_suite import *  # noqa: F403  the tests themselves
 from finqa_cli.types import Message, ToolCall
+from finqa_testing.contract.call_format_suite import *  # noqa: F403  the tests themselves
 
 MODEL = Path(__file__).parents[2] / "plugins" / "finqa_plugins" / "policies"
 CONTROL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<tool_call>", "</tool_call>", "<think>", "</think>")

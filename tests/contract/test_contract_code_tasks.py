@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fixtures.code_play import BoxedCodeEnvironment, environment
 
-from finqa_cli.testing.contract import environment_suite
+from finqa_testing.contract import environment_suite
 
 
 def embedded(folder: Path) -> BoxedCodeEnvironment:

@@ -6,9 +6,9 @@ import pytest
 from fixtures.convfinqa_dialogues import cleaned, original, write
 
 from finqa_cli.contracts import EnvironmentContext
-from finqa_cli.testing.contract import environment_suite
 from finqa_plugins.environments.convfinqa.config import ConvFinQAConfig
 from finqa_plugins.environments.convfinqa.convfinqa_environment import ConvFinQAEnvironment
+from finqa_testing.contract import environment_suite
 
 
 @pytest.mark.parametrize("history", ["own", "gold"])

@@ -7,12 +7,12 @@ import pytest
 import pytest_asyncio
 
 from finqa_cli.contracts import SandboxContext
-from finqa_cli.testing.contract import execution_checks, sandbox_suite
-from finqa_cli.testing.contract.execution_checks import ProviderFactory
-from finqa_cli.testing.coreweave.coreweave_loopback import LoopbackCoreWeave
-from finqa_cli.testing.coreweave.coreweave_service import CoreWeaveConfig, CoreWeaveFaults
 from finqa_cli.types import ExecutionSpec, SandboxSpec
 from finqa_plugins.sandboxes.coreweave.coreweave_provider import CoreWeaveSandboxProvider
+from finqa_testing.contract import execution_checks, sandbox_suite
+from finqa_testing.contract.execution_checks import ProviderFactory
+from finqa_testing.coreweave.coreweave_loopback import LoopbackCoreWeave
+from finqa_testing.coreweave.coreweave_service import CoreWeaveConfig, CoreWeaveFaults
 
 Check = Callable[[ProviderFactory, SandboxSpec], Awaitable[None]]
 WORKING: list[Check] = [

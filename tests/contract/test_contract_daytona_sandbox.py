@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from fixtures.daytona_provider import DaytonaBench
 
-from finqa_cli.testing import LoopbackProcess
-from finqa_cli.testing.contract import execution_checks, sandbox_suite
-from finqa_cli.testing.contract.execution_checks import ProviderFactory
 from finqa_cli.types import ExecutionSpec, SandboxSpec
+from finqa_testing import LoopbackProcess
+from finqa_testing.contract import execution_checks, sandbox_suite
+from finqa_testing.contract.execution_checks import ProviderFactory
 
 Check = Callable[[ProviderFactory, SandboxSpec], Awaitable[None]]
 WORKING: list[Check] = [

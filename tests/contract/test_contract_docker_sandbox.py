@@ -10,11 +10,11 @@ import pytest
 from fixtures.containers import Containers, working_containers
 
 from finqa_cli.contracts import SandboxContext
-from finqa_cli.testing.contract import sandbox_suite
-from finqa_cli.testing.contract.execution_checks import ProviderFactory
 from finqa_cli.types import SandboxSpec, ServerSpec
 from finqa_plugins.sandboxes.docker.config import DockerSandboxConfig
 from finqa_plugins.sandboxes.docker.docker_provider import DockerSandboxProvider
+from finqa_testing.contract import sandbox_suite
+from finqa_testing.contract.execution_checks import ProviderFactory
 
 Check = Callable[[ProviderFactory, SandboxSpec], Awaitable[None]]
 WORKING: list[Check] = [

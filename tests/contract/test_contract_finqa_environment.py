@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from fixtures.finqa_server import RunningServer, finqa_server
 
-from finqa_cli.testing.contract import environment_suite
 from finqa_cli.types import ToolCall
+from finqa_testing.contract import environment_suite
 
 ARGUMENTS = {"company_name": "acme", "table_name": "income_statement"}
 CALLS = [

@@ -7,8 +7,8 @@ import pytest
 from fixtures.finqa_text_rows import original, prepared, write
 
 from finqa_cli.contracts import EnvironmentContext
-from finqa_cli.testing.contract import environment_suite
 from finqa_plugins.environments.finqa_text.text_environment import FinQATextEnvironment
+from finqa_testing.contract import environment_suite
 
 
 def embedded(folder: Path) -> FinQATextEnvironment:

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from finqa_cli.contracts import EnvironmentContext
-from finqa_cli.testing.contract import environment_suite
 from finqa_plugins.environments.forecast.config import ForecastConfig
 from finqa_plugins.environments.forecast.forecast_environment import ForecastEnvironment
 from finqa_plugins.environments.forecast.make_rows import main
+from finqa_testing.contract import environment_suite
 
 
 def embedded(folder: Path) -> ForecastEnvironment:

@@ -8,11 +8,11 @@ import pytest
 from fixtures.isolation import needs_isolation
 
 from finqa_cli.contracts import SandboxContext
-from finqa_cli.testing.contract import execution_checks, sandbox_suite
-from finqa_cli.testing.contract.execution_checks import ProviderFactory
 from finqa_cli.types import ServerSpec, Snapshot
 from finqa_plugins.sandboxes.local.config import LocalSandboxConfig
 from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
+from finqa_testing.contract import execution_checks, sandbox_suite
+from finqa_testing.contract.execution_checks import ProviderFactory
 
 Check = Callable[[ProviderFactory, ServerSpec], Awaitable[None]]
 WORKING: list[Check] = [

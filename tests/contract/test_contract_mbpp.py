@@ -9,10 +9,10 @@ import pytest
 from fixtures.plain_executions import PlainSandbox
 
 from finqa_cli.contracts import Environment, EnvironmentContext, Sandbox
-from finqa_cli.testing.contract import environment_suite as suite
 from finqa_cli.types import AssistantTurn, DataInfo, ExecutionSpec, Message, Task, Trajectory
 from finqa_plugins.environments.code.config import MbppConfig
 from finqa_plugins.environments.code.mbpp_environment import MbppEnvironment
+from finqa_testing.contract import environment_suite as suite
 
 pytestmark = pytest.mark.thorough
 

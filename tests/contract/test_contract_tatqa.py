@@ -5,8 +5,8 @@ from pathlib import Path
 from fixtures.tatqa_pages import page, write
 
 from finqa_cli.contracts import EnvironmentContext
-from finqa_cli.testing.contract import environment_suite
 from finqa_plugins.environments.tatqa.tatqa_environment import TatQAEnvironment
+from finqa_testing.contract import environment_suite
 
 
 async def test_tatqa(tmp_path: Path) -> None:

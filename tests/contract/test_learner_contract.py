@@ -9,8 +9,8 @@ import pytest
 from finqa_cli.algorithms.losses import PolicyGradientLoss
 from finqa_cli.contracts import Learner, LearnerContext
 from finqa_cli.extend import registry
-from finqa_cli.testing.contract.learner_suite import *  # noqa: F403  the tests themselves
-from finqa_cli.testing.contract.learner_suite import Make
+from finqa_testing.contract.learner_suite import *  # noqa: F403  the tests themselves
+from finqa_testing.contract.learner_suite import Make
 
 pytest.importorskip("torch")
 

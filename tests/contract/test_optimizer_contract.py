@@ -6,7 +6,7 @@ import pytest
 
 from finqa_cli.contracts import Optimizer
 from finqa_cli.extend import registry
-from finqa_cli.testing.contract.optimizer_suite import *  # noqa: F403  the tests themselves
+from finqa_testing.contract.optimizer_suite import *  # noqa: F403  the tests themselves
 
 
 @pytest.fixture(params=[component.name for component in registry().components("optimizer")])

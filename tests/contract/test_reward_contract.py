@@ -9,7 +9,7 @@ import pytest
 
 from finqa_cli.contracts import Reward
 from finqa_cli.extend import registry
-from finqa_cli.testing.contract.reward_suite import *  # noqa: F403  the tests themselves
+from finqa_testing.contract.reward_suite import *  # noqa: F403  the tests themselves
 
 FUNCTION = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):

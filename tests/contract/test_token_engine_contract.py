@@ -10,10 +10,10 @@ import pytest
 from finqa_cli.contracts import EngineContext, TokenEngine
 from finqa_cli.extend import registry
 from finqa_cli.rollout.replicas import EngineSet
-from finqa_cli.testing.contract.engine_suite import *  # noqa: F403  the tests themselves
-from finqa_cli.testing.contract.engine_suite import Make
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import PolicyVersion
+from finqa_testing.contract.engine_suite import *  # noqa: F403  the tests themselves
+from finqa_testing.contract.engine_suite import Make
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 pytest.importorskip("torch")
 

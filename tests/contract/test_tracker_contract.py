@@ -8,7 +8,7 @@ import pytest
 
 from finqa_cli.contracts import Tracker, TrackerContext
 from finqa_cli.extend import registry
-from finqa_cli.testing.contract.tracker_suite import *  # noqa: F403  the tests themselves
+from finqa_testing.contract.tracker_suite import *  # noqa: F403  the tests themselves
 
 SERVICES = {"wandb", "trackio"}
 """Tested with loopback services of their own."""

@@ -15,12 +15,12 @@ import structlog
 from fixtures.daytona_provider import RUN, DaytonaBench, nothing_is_left
 
 from finqa_cli.errors import FinqaError, SandboxError
-from finqa_cli.testing.daytona.config import Faults
-from finqa_cli.testing.daytona.loopback import LoopbackDaytona
-from finqa_cli.testing.daytona.loopback_control import Stats
 from finqa_plugins.sandboxes.daytona import daytona_cloud, daytona_create, upkeep
 from finqa_plugins.sandboxes.daytona import daytona_sandbox as sandbox_module
 from finqa_plugins.sandboxes.daytona.daytona_ledger import open_names
+from finqa_testing.daytona.config import Faults
+from finqa_testing.daytona.loopback import LoopbackDaytona
+from finqa_testing.daytona.loopback_control import Stats
 
 HANG_S = 60.0
 

@@ -13,7 +13,7 @@ from daytona import CreateSandboxFromSnapshotParams
 from fixtures.daytona_provider import RUN, DaytonaBench, nothing_is_left
 
 from finqa_cli.errors import AuthenticationError, DataError, FinqaError, SandboxError, ServiceUnavailableError
-from finqa_cli.testing.daytona.config import Faults
+from finqa_testing.daytona.config import Faults
 
 
 @pytest.fixture

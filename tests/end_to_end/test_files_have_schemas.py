@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator, ValidationError
 
 from finqa_cli.app import main
 from finqa_cli.data import LocalSnapshots
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 pytest.importorskip("torch", reason="needs finqa[train]")
 

@@ -10,7 +10,7 @@ import pytest
 from fixtures import finqa_text_rows
 
 from finqa_cli.app import main
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 FINQA = Path(__file__).parents[3] / "shared" / "data" / "finqa"
 

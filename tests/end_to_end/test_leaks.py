@@ -22,8 +22,8 @@ from fixtures.daytona_images import ready_image
 from fixtures.left_processes import processes_of
 from fixtures.warm_commands import DAYTONA
 
-from finqa_cli.testing import Delay, Latency, LoopbackConfig, LoopbackProcess
 from finqa_plugins.sandboxes.local.local_ledger import Ledger
+from finqa_testing import Delay, Latency, LoopbackConfig, LoopbackProcess
 
 pytest.importorskip("openenv", reason="needs finqa[openenv]")
 pytest.importorskip("daytona", reason="needs finqa[daytona]")

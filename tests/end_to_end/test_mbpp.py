@@ -16,8 +16,8 @@ from fixtures.stops import StopsAt
 from finqa_cli.app import main
 from finqa_cli.errors import InterruptedRun
 from finqa_cli.settings import Settings
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.training.rl.dry_run import dry_run
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 

@@ -11,7 +11,7 @@ import pytest
 from fixtures.command_calls import failure
 
 from finqa_cli.app import main
-from finqa_cli.testing import LoopbackConfig, LoopbackProcess
+from finqa_testing import LoopbackConfig, LoopbackProcess
 
 pytestmark = pytest.mark.thorough
 

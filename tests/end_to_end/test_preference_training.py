@@ -19,9 +19,9 @@ from finqa_cli.errors import InterruptedRun
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.run_folder import read_settings
 from finqa_cli.settings import Settings, from_public_dict, to_public_dict
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.training.preference.dpo_run import dpo
 from finqa_cli.wiring.policies import resolve
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 pytest.importorskip("torch", reason="needs finqa[train]")
 

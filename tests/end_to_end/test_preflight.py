@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from finqa_cli.app import main
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.training.rl.preflight import find_obstacle, is_informative
 from finqa_cli.types import Credit, Group, Rewards, Status, Task, Trajectory, Turn
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 TASK = Task(id="q", prompt="?", split="train", cluster="c")
 

@@ -16,9 +16,9 @@ from finqa_cli.provisioning.remote_images import PassedTests
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Choice, Settings
 from finqa_cli.settings.schema import DataSettings, PoolSettings
-from finqa_cli.testing import Delay, Latency, LoopbackConfig, LoopbackProcess
 from finqa_cli.types import ImageInfo
 from finqa_cli.wiring.build import make_provider, open_environment
+from finqa_testing import Delay, Latency, LoopbackConfig, LoopbackProcess
 
 CREATE = "POST /api/sandbox"
 BUILD = "POST /api/snapshots"

@@ -16,7 +16,7 @@ from fixtures.finqa_text_rows import prepared, write
 
 from finqa_cli.app import main
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 pytest.importorskip("torch", reason="needs finqa[train]")
 

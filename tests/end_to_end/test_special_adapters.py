@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file
 
 from finqa_cli.app import main
-from finqa_cli.testing.contract.engine_play import make_adapter
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.wiring.merged_adapters import merge_reason
+from finqa_testing.contract.engine_play import make_adapter
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 GAME = """
 class Game:

@@ -13,9 +13,9 @@ from fixtures.finqa_text_rows import prepared, write
 
 from finqa_cli.app import main
 from finqa_cli.runs.checkpoints import latest
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import PolicyVersion
 from finqa_cli.wiring.policies import of_checkpoint, resolve
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 torch = pytest.importorskip("torch", reason="needs finqa[train]")
 

@@ -22,10 +22,10 @@ from finqa_cli.errors import InterruptedRun, ThresholdError
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.run_folder import read_settings
 from finqa_cli.settings import from_public_dict
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.training.held_out_questions import HeldOutQuestions
 from finqa_cli.training.sft.sft_run import Imitation, sft
 from finqa_cli.wiring.policies import resolve
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 pytest.importorskip("torch", reason="needs finqa[train]")
 

@@ -18,7 +18,7 @@ from finqa_cli.evaluation.compare.evaluated_runs import load_run
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.run_folder import new_run
 from finqa_cli.settings import Settings
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 

@@ -11,7 +11,7 @@ from fixtures.command_calls import document, failure
 from fixtures.openai_server import calls, openai_server, says
 
 from finqa_cli.app import main
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 Named = Callable[[str], list[str]]
 ARGUMENTS = "--set=environment.options.arguments="

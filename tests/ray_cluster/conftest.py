@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from ray_cluster.nodes import CAN_HIDE, Cluster, running_cluster
 
-from finqa_cli.testing.contract.engine_play import make_adapter
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
+from finqa_testing.contract.engine_play import make_adapter
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 TIMEOUT_S = 420
 JOIN_S = 60.0

@@ -21,14 +21,14 @@ from finqa_cli.contracts import AccountQuota, SandboxContext
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Settings
-from finqa_cli.testing.daytona.config import LoopbackConfig
-from finqa_cli.testing.daytona.loopback import LoopbackDaytona, LoopbackProcess
 from finqa_cli.types import ServerSpec
 from finqa_cli.wiring.build import open_environment
 from finqa_plugins.sandboxes._quota.shared_quota import open_quota
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.daytona_recipe import image_name
 from finqa_plugins.sandboxes.daytona.gate import CreateGate
+from finqa_testing.daytona.config import LoopbackConfig
+from finqa_testing.daytona.loopback import LoopbackDaytona, LoopbackProcess
 
 pytest.importorskip("ray", reason="Ray is not there: run `make test-ray`")
 

@@ -17,8 +17,8 @@ from ray_cluster.conftest import live_nodes, wait_for
 from ray_cluster.nodes import Cluster
 
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.testing.contract.engine_play import make_adapter
 from finqa_cli.wiring.policies import resolve
+from finqa_testing.contract.engine_play import make_adapter
 
 pytest.importorskip("ray", reason="Ray is not there: run `make test-ray`")
 

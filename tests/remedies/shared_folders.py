@@ -10,7 +10,7 @@ from pathlib import Path
 from fixtures.handed_on_runs import write_run
 from remedies.following import run
 
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 
 def _evaluated(player: str, split: str) -> Callable[[Path], object]:

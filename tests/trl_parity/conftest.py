@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from trl_parity.interpreter import PYTHON
 
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 if TYPE_CHECKING:
     from trl_parity.sides import Policy

@@ -18,9 +18,9 @@ from finqa_cli.app import main
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.runs.trajectory_records import read_demonstrations
 from finqa_cli.settings import Settings, to_public_dict
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Trajectory
 from finqa_plugins.codecs.template_codec import TemplateCodec
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 READ = """
 import json, sys

@@ -13,11 +13,11 @@ import pytest
 from vllm_server.running import KEY, KEY_VARIABLE, RANK, Vllm
 
 from finqa_cli.contracts import EngineContext
-from finqa_cli.testing.contract.engine_play import make_adapter
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
 from finqa_plugins.engines.vllm.vllm_command import launch
 from finqa_plugins.engines.vllm.vllm_process import ServerProcess, free_port
+from finqa_testing.contract.engine_play import make_adapter
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 PYTHON = os.environ.get("FINQA_VLLM_PYTHON", "")
 START_S = 500.0

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from vllm_server.running import Vllm
 
-from finqa_cli.testing.contract.engine_suite import *  # noqa: F403  the tests themselves
-from finqa_cli.testing.contract.engine_suite import Make
+from finqa_testing.contract.engine_suite import *  # noqa: F403  the tests themselves
+from finqa_testing.contract.engine_suite import Make
 
 pytest.importorskip("torch")
 

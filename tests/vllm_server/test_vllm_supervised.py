@@ -18,11 +18,11 @@ from vllm_server.running import RANK, ask, descendants, traces, untied
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, EngineError
 from finqa_cli.processes import start_time
-from finqa_cli.testing.contract.engine_play import worst_difference
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
 from finqa_plugins.engines.vllm.vllm_engine import VllmEngine
+from finqa_testing.contract.engine_play import worst_difference
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 pytest.importorskip("torch")

@@ -11,9 +11,9 @@ import pytest
 from vllm_server.running import RANK, Vllm, ask
 
 from finqa_cli.errors import AuthenticationError, ConfigError, EngineError
-from finqa_cli.testing.contract.engine_play import Played, make_adapter, reference_logprobs, worst_difference
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
+from finqa_testing.contract.engine_play import Played, make_adapter, reference_logprobs, worst_difference
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 pytest.importorskip("torch")
 

@@ -9,8 +9,8 @@ from fixtures.tiny_learners import GRPO_LOSS, as_batch, gradient, make_learner, 
 
 from finqa_cli.algorithms.losses import CrossEntropyLoss
 from finqa_cli.algorithms.samples import trajectory_samples
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Loss, Sample, Status, Task, Trajectory, Turn
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 pytest.importorskip("torch")
 

@@ -12,7 +12,7 @@ from chat_families import CASES, EMBEDDED, FORKING, make_codec, make_tokenizer
 from plain_families import codec_of, folder_of, tokenizer_of
 
 from finqa_cli.contracts import ChatCodec
-from finqa_cli.testing.contract.codec_suite import *  # noqa: F403  the tests themselves
+from finqa_testing.contract.codec_suite import *  # noqa: F403  the tests themselves
 
 PLAIN_FAMILIES = ("gpt2", "llama", "legacy llama")
 

@@ -24,12 +24,12 @@ from finqa_cli.algorithms.pair_batches import PairSamples, pair_batch, with_pair
 from finqa_cli.algorithms.samples import trajectory_samples
 from finqa_cli.extend import registry
 from finqa_cli.settings import TrainSettings
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.training.rl.updates import Updates, training_passes
 from finqa_cli.types import Group, Sample, Turn
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 from finqa_plugins.learners.torch.value_model import ValueHead
 from finqa_plugins.optimizers.recorded_methods import Dpo, DpoConfig
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 
 @dataclass(frozen=True, slots=True)

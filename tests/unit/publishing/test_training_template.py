@@ -18,9 +18,9 @@ from finqa_cli.algorithms.samples import demonstration_sample
 from finqa_cli.publishing.export_attempts import trl_sft_row
 from finqa_cli.publishing.training_template import mark_assistant, write_marks
 from finqa_cli.runs.trajectory_records import exchange, recorded_prompt, trajectory_record
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Message, Prompt, Trajectory
 from finqa_plugins.codecs.template_codec import TemplateCodec
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 ROOT = Path(__file__).parents[3]
 SHIPPED = sorted((ROOT / "plugins" / "finqa_plugins").rglob("chat_template.jinja"))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.testing.daytona.dockerfile import BuildError, parse
+from finqa_testing.daytona.dockerfile import BuildError, parse
 
 
 def test_copy_env_and_workdir_are_understood() -> None:

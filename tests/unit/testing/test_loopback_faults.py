@@ -12,9 +12,9 @@ from fixtures.loopback_daytona import connected, create
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.testing import Delay, Faults, LoopbackConfig
-from finqa_cli.testing.daytona.account import Window
-from finqa_cli.testing.random_streams import RandomStreams
+from finqa_testing import Delay, Faults, LoopbackConfig
+from finqa_testing.daytona.account import Window
+from finqa_testing.random_streams import RandomStreams
 
 DRAWS = 4000
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from fixtures.loopback_daytona import client, create, serve, until_healthy
 
-from finqa_cli.testing import Faults, LoopbackConfig, LoopbackDaytona
+from finqa_testing import Faults, LoopbackConfig, LoopbackDaytona
 
 TIMEOUT_S = 30.0
 Socket = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -15,8 +15,8 @@ from daytona import CreateSnapshotParams, DaytonaError, Image, Resources
 from daytona.common.errors import DaytonaConflictError
 from fixtures.loopback_daytona import connected, create, serve, until_healthy
 
-from finqa_cli.testing import Delay, Latency, LoopbackConfig, LoopbackDaytona
-from finqa_cli.testing.daytona.storage import Authority
+from finqa_testing import Delay, Latency, LoopbackConfig, LoopbackDaytona
+from finqa_testing.daytona.storage import Authority
 
 WHEEL = "shop-1.0-py3-none-any.whl"
 DOCKERFILE = f"""FROM python:3.12-slim

@@ -24,7 +24,7 @@ from fixtures.tiny_snapshot import write_tiny_snapshot
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from finqa_cli.testing import Delay, Faults, Latency, LoopbackConfig, LoopbackProcess
+from finqa_testing import Delay, Faults, Latency, LoopbackConfig, LoopbackProcess
 
 CALL = {"type": "call_tool", "tool_name": "get_descriptions", "arguments": {"company_name": "acme"}}
 

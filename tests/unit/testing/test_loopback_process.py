@@ -16,16 +16,16 @@ from pathlib import Path
 import pytest
 from fixtures.loopback_daytona import client, connected, create, serve, until_healthy
 
-from finqa_cli.testing import LoopbackConfig, LoopbackProcess
-from finqa_cli.testing.daytona.loopback import own_folder
-from finqa_cli.testing.daytona.loopback_control import Control
-from finqa_cli.testing.serve import main
+from finqa_testing import LoopbackConfig, LoopbackProcess
+from finqa_testing.daytona.loopback import own_folder
+from finqa_testing.daytona.loopback_control import Control
+from finqa_testing.serve import main
 
-COMMAND = [sys.executable, "-m", "finqa_cli.testing.serve", "daytona"]
+COMMAND = [sys.executable, "-m", "finqa_testing.serve", "daytona"]
 OWNER = """
 import asyncio, os, signal, sys
 from fixtures.loopback_daytona import client, create, serve, until_healthy
-from finqa_cli.testing import LoopbackProcess
+from finqa_testing import LoopbackProcess
 
 async def main():
     loopback = LoopbackProcess()

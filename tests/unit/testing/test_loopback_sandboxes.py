@@ -24,7 +24,7 @@ from daytona_api_client_async import ApiKeysApi, OrganizationsApi
 from fixtures.loopback_daytona import FINQA, connected, create, serve, until_healthy
 from fixtures.tiny_snapshot import write_tiny_snapshot
 
-from finqa_cli.testing import Delay, Latency, LoopbackConfig, LoopbackDaytona, Quota
+from finqa_testing import Delay, Latency, LoopbackConfig, LoopbackDaytona, Quota
 
 
 async def until_gone(daytona: AsyncDaytona, name: str) -> None:

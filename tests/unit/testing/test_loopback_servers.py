@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from finqa_cli.testing.daytona.sandbox_commands import ServerCommand, Servers, server_command
+from finqa_testing.daytona.sandbox_commands import ServerCommand, Servers, server_command
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 
 from finqa_cli.settings import PLACED, Settings, to_public_dict
 from finqa_cli.settings.load import to_stated_dict
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.wiring import placing
 from finqa_cli.wiring.placing import Purpose, place, place_again
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 LARGE = "Qwen/Qwen3-0.6B"
 """A well-known size, so that nothing has to be there."""

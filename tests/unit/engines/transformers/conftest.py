@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from finqa_cli.contracts import EngineContext
-from finqa_cli.testing.contract.engine_play import make_adapter
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
+from finqa_testing.contract.engine_play import make_adapter
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 pytest.importorskip("torch")
 

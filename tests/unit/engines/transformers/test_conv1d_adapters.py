@@ -12,9 +12,9 @@ import torch
 from fixtures.plain_models import make_tiny_gpt2
 
 from finqa_cli.errors import EngineError
-from finqa_cli.testing.contract.engine_play import make_adapter, play_episodes, worst_difference
 from finqa_cli.types import PolicyVersion
 from finqa_plugins.engines.transformers.transformers_engine import TransformersEngine
+from finqa_testing.contract.engine_play import make_adapter, play_episodes, worst_difference
 
 MakeEngine = Callable[..., AbstractAsyncContextManager[TransformersEngine]]
 TARGETS = ["c_attn", "c_proj", "c_fc"]

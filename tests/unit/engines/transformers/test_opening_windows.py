@@ -13,10 +13,10 @@ torch = pytest.importorskip("torch")
 
 import transformers  # noqa: E402
 
-from finqa_cli.testing.contract.engine_play import Played, play_episodes, worst_difference  # noqa: E402
 from finqa_plugins.engines.transformers.opening_attention import SharedOpening  # noqa: E402
 from finqa_plugins.engines.transformers.served_model import load_model  # noqa: E402
 from finqa_plugins.engines.transformers.transformers_engine import TransformersEngine  # noqa: E402
+from finqa_testing.contract.engine_play import Played, play_episodes, worst_difference  # noqa: E402
 
 MakeEngine = Callable[..., AbstractAsyncContextManager[TransformersEngine]]
 WINDOWS = {"shorter than the opening": WINDOW, "shorter than an episode": 64, "longer than all": 1000}

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from finqa_cli.errors import EngineError  # noqa: E402
-from finqa_cli.testing.contract.engine_play import worst_difference  # noqa: E402
 from finqa_cli.types import Completion, GenerateRequest, Sampling  # noqa: E402
 from finqa_plugins.engines.transformers.decode import Job, arrange  # noqa: E402
 from finqa_plugins.engines.transformers.generator import Generator  # noqa: E402
 from finqa_plugins.engines.transformers.served_model import CausalModel, load_model  # noqa: E402
+from finqa_testing.contract.engine_play import worst_difference  # noqa: E402
 
 PROMPT = (5, 6, 7, 8, 9, 10, 11)
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from finqa_cli.errors import EngineError
-from finqa_cli.testing.contract.engine_play import make_adapter, play_episodes, worst_difference
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import PolicyVersion
 from finqa_plugins.engines.transformers.transformers_engine import TransformersEngine
+from finqa_testing.contract.engine_play import make_adapter, play_episodes, worst_difference
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 MakeEngine = Callable[..., AbstractAsyncContextManager[TransformersEngine]]
 

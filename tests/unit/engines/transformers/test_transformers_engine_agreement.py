@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from finqa_cli.testing.contract.engine_play import play_episodes, worst_difference
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
 from finqa_plugins.engines.transformers.transformers_engine import TransformersEngine
+from finqa_testing.contract.engine_play import play_episodes, worst_difference
 
 MakeEngine = Callable[..., AbstractAsyncContextManager[TransformersEngine]]
 

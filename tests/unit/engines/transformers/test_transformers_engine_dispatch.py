@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.errors import EngineError
-from finqa_cli.testing.contract.engine_play import gathered
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
 from finqa_plugins.engines.transformers.decode import Job
 from finqa_plugins.engines.transformers.transformers_engine import RequestQueue, Ticket, TransformersEngine
+from finqa_testing.contract.engine_play import gathered
 
 MakeEngine = Callable[..., AbstractAsyncContextManager[TransformersEngine]]
 

@@ -13,11 +13,11 @@ import pytest
 
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, EngineError
-from finqa_cli.testing.contract.engine_play import gathered
 from finqa_cli.types import Completion, GenerateRequest, Sampling
 from finqa_plugins.engines.transformers.config import TransformersEngineConfig
 from finqa_plugins.engines.transformers.device_placement import choose_device, need
 from finqa_plugins.engines.transformers.transformers_engine import TransformersEngine
+from finqa_testing.contract.engine_play import gathered
 
 MakeEngine = Callable[..., AbstractAsyncContextManager[TransformersEngine]]
 

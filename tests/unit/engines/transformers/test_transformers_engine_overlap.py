@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from finqa_cli.testing.contract.engine_play import VOCABULARY, Played, play_episodes, worst_difference
 from finqa_cli.types import GenerateRequest, PolicyVersion, Sampling
 from finqa_plugins.engines.transformers.decode import Job
 from finqa_plugins.engines.transformers.transformers_engine import RequestQueue, Ticket, TransformersEngine
+from finqa_testing.contract.engine_play import VOCABULARY, Played, play_episodes, worst_difference
 
 MakeEngine = Callable[..., AbstractAsyncContextManager[TransformersEngine]]
 MakeAdapter = Callable[..., Path]

@@ -12,12 +12,12 @@ import torch
 
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import EngineError
-from finqa_cli.testing.contract.engine_play import play_episodes
 from finqa_cli.types import GenerateRequest, PolicyVersion, Sampling
 from finqa_plugins.engines.transformers.config import TransformersEngineConfig
 from finqa_plugins.engines.transformers.device_placement import choose_device
 from finqa_plugins.engines.transformers.transformers_engine import TransformersEngine
 from finqa_plugins.engines.transformers.worker import Worker
+from finqa_testing.contract.engine_play import play_episodes
 
 MakeEngine = Callable[..., AbstractAsyncContextManager[TransformersEngine]]
 

@@ -9,12 +9,12 @@ import pytest
 
 from finqa_cli.contracts import EngineContext, TokenEngine
 from finqa_cli.errors import ConfigError, EngineError
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import GenerateRequest, PolicyVersion, Sampling
 from finqa_plugins.engines._http.adapter_files import check_adapter, model_shapes, write_adapter
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
 from finqa_plugins.engines.vllm.vllm_control import check_folder, check_replaceable
 from finqa_plugins.engines.vllm.vllm_engine import FLOAT32_TOLERANCE, VllmEngine
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 ASKED = GenerateRequest(key="a", token_ids=(1, 2), sampling=Sampling())
 

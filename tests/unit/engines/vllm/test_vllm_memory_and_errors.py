@@ -9,9 +9,9 @@ import pytest
 
 from finqa_cli.contracts import EngineContext
 from finqa_cli.errors import ConfigError, FinqaError, MissingDependencyError, ServiceUnavailableError
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
 from finqa_plugins.engines.vllm.diagnosis import Death, Need, explain, last_words, need
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 WORKER = "(Worker pid=24600) ERROR 11-21 19:07:17 [multiproc_executor.py:1063] "
 CORE = "(EngineCore pid=24560) ERROR 11-21 19:07:17 [core.py:1510] "

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 
 @pytest.fixture(scope="session")

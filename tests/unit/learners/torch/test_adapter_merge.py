@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import PolicyVersion
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,12 @@ from fixtures.tiny_learners import as_batch, gradient, make_learner, random_samp
 from benchmarks.learner.memory import LargestTensor
 from finqa_cli.algorithms.losses import CrossEntropyLoss
 from finqa_cli.placement.known_models import known
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Sample
 from finqa_plugins import precision
 from finqa_plugins.learners.torch import forward, memory_use
 from finqa_plugins.learners.torch.memory_use import CPU_TOKENS, SHARE, tokens_at_once
 from finqa_plugins.precision import auto_dtype
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 CPU = torch.device("cpu")
 

@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 from finqa_cli.algorithms.losses import CrossEntropyLoss
 from finqa_cli.algorithms.packing import pack
 from finqa_cli.errors import ConfigError
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Sample
 from finqa_plugins.learners.torch.packed_rows import (
     Layer,
@@ -36,6 +35,7 @@ from finqa_plugins.learners.torch.packed_rows import (
 )
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 from finqa_plugins.learners.torch.trained_model import load_base
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 OPENING = tuple(range(60))
 ALONE = {"packing": "off"}

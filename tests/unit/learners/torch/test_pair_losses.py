@@ -142,7 +142,7 @@ def signed(sample: Sample, sign: float) -> Sample:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from finqa_cli.testing.tiny_models import make_tiny_qwen3
+    from finqa_testing.tiny_models import make_tiny_qwen3
 
     return make_tiny_qwen3(tmp_path_factory.mktemp("model"))
 

@@ -16,7 +16,7 @@ from finqa_plugins.learners.torch.torch_learner import TorchLearner
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from finqa_cli.testing.tiny_models import make_tiny_qwen3
+    from finqa_testing.tiny_models import make_tiny_qwen3
 
     return make_tiny_qwen3(tmp_path_factory.mktemp("parts"))
 

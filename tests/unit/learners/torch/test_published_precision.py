@@ -11,12 +11,12 @@ import torch
 from fixtures.tiny_learners import GRPO_LOSS, as_batch, make_learner, random_samples, same_rows
 from safetensors.torch import load_file
 
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_plugins.engines.vllm.vllm_control import check_folder
 from finqa_plugins.learners.torch import state, trained_model
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
 from finqa_plugins.learners.torch.trained_model import uses_tf32
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 
 def trained(model: Path, **options: Any) -> TorchLearner:

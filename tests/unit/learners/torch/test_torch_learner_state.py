@@ -11,8 +11,8 @@ import torch
 from fixtures.tiny_learners import GRPO_LOSS, as_batch, make_learner, random_samples, same_rows
 
 from finqa_cli.errors import ConfigError, StorageError
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 
 def digest(learner: TorchLearner) -> str:

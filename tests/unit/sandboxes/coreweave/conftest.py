@@ -12,13 +12,13 @@ import pytest_asyncio
 from pydantic import SecretStr
 
 from finqa_cli.contracts import SandboxContext
-from finqa_cli.testing import Delay
-from finqa_cli.testing.coreweave.coreweave_loopback import CoreWeaveStats as Stats
-from finqa_cli.testing.coreweave.coreweave_loopback import LoopbackCoreWeave
-from finqa_cli.testing.coreweave.coreweave_service import CoreWeaveConfig, CoreWeaveFaults
 from finqa_cli.types import PYTHON, ExecutionLimits, ExecutionRequest
 from finqa_plugins.sandboxes.coreweave.config import CoreWeaveSandboxConfig
 from finqa_plugins.sandboxes.coreweave.coreweave_provider import CoreWeaveSandboxProvider
+from finqa_testing import Delay
+from finqa_testing.coreweave.coreweave_loopback import CoreWeaveStats as Stats
+from finqa_testing.coreweave.coreweave_loopback import LoopbackCoreWeave
+from finqa_testing.coreweave.coreweave_service import CoreWeaveConfig, CoreWeaveFaults
 
 RUN = {"finqa.run": "r"}
 WANDB_KEY = "0123456789abcdef0123456789abcdef01234567"

@@ -18,7 +18,7 @@ from finqa_cli.processes import start_time
 
 OWNER = """
 import os, signal
-from finqa_cli.testing.coreweave.coreweave_loopback import LoopbackCoreWeave
+from finqa_testing.coreweave.coreweave_loopback import LoopbackCoreWeave
 loopback = LoopbackCoreWeave()
 loopback.start()
 print(loopback.pid, flush=True)
@@ -52,7 +52,7 @@ def test_it_ends_with_its_owner() -> None:
 
 
 def test_a_shell_can_have_it_in_the_background(capsys: pytest.CaptureFixture[str]) -> None:
-    from finqa_cli.testing.serve import main
+    from finqa_testing.serve import main
 
     assert main(["coreweave", "--detach"]) == 0
     said = dict(line.removeprefix("export ").split("=", 1) for line in capsys.readouterr().out.splitlines())
@@ -62,7 +62,7 @@ def test_a_shell_can_have_it_in_the_background(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("content", ["faults = 3", "unknown = 1", "["])
 def test_a_wrong_config_is_told(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from finqa_cli.testing.serve import main
+    from finqa_testing.serve import main
 
     with pytest.raises(SystemExit):
         main(["coreweave", "--port", "99999"])

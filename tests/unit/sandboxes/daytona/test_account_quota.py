@@ -17,11 +17,11 @@ from fixtures.create_process import check_rate
 
 from finqa_cli.contracts import SandboxContext
 from finqa_cli.errors import StorageError
-from finqa_cli.testing.daytona.config import LoopbackConfig
-from finqa_cli.testing.daytona.loopback import LoopbackDaytona
 from finqa_plugins.sandboxes._quota import shared_quota
 from finqa_plugins.sandboxes._quota.shared_quota import FileQuota, WindowFile, account_digest, open_quota
 from finqa_plugins.sandboxes._quota.sliding_window import SETTLE_S
+from finqa_testing.daytona.config import LoopbackConfig
+from finqa_testing.daytona.loopback import LoopbackDaytona
 
 WINDOW_S = 60.0
 TESTS = Path(__file__).parents[3]

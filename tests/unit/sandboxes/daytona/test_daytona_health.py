@@ -12,9 +12,9 @@ import pytest
 from fixtures.daytona_provider import RUN, DaytonaBench, nothing_is_left
 
 from finqa_cli.errors import SandboxError
-from finqa_cli.testing.daytona.config import Faults
 from finqa_plugins.sandboxes.daytona import daytona_sandbox as sandbox_module
 from finqa_plugins.sandboxes.daytona.server import Prober
+from finqa_testing.daytona.config import Faults
 
 HANG_S = 60.0
 

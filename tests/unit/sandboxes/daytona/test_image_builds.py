@@ -13,13 +13,13 @@ from fixtures.tiny_snapshot import write_tiny_snapshot
 
 from finqa_cli.contracts import SandboxContext, SandboxProvider
 from finqa_cli.errors import AuthenticationError, FinqaError, ServiceUnavailableError
-from finqa_cli.testing import Delay, Faults, Latency, LoopbackConfig, LoopbackDaytona
 from finqa_cli.types import ServerSpec, Snapshot
 from finqa_plugins.sandboxes.daytona.config import DaytonaSandboxConfig
 from finqa_plugins.sandboxes.daytona.daytona_cloud import Cloud as DaytonaClient
 from finqa_plugins.sandboxes.daytona.daytona_images import Images, _BuildLog
 from finqa_plugins.sandboxes.daytona.daytona_provider import DaytonaSandboxProvider
 from finqa_plugins.sandboxes.daytona.daytona_recipe import image_name, make_recipe
+from finqa_testing import Delay, Faults, Latency, LoopbackConfig, LoopbackDaytona
 
 BUILD = "POST /api/snapshots"
 SLOW = Latency(build=Delay(median_s=0.7))

@@ -13,7 +13,7 @@ from fixtures.fake_engines import FakeEngine
 from fixtures.run_contexts import make_context
 from fixtures.toy_environment import ToyCodec
 
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 pytest.importorskip("torch", reason="needs finqa[train]")
 

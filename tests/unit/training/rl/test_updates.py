@@ -22,10 +22,10 @@ from finqa_cli.algorithms.samples import trajectory_samples
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.settings import TrainSettings
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.training.rl.updates import Updates, training_loss
 from finqa_cli.types import Batch, FloatRow, Group, Loss, Sample, Status, Turn, UpdateReport
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,10 @@ from finqa_cli.algorithms.credit import assign_credit
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
 from finqa_cli.settings import TrainSettings
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.training.rl.updates import Updates, training_passes
 from finqa_cli.types import Batch, Group, Loss, Status, Trajectory, Turn, UpdateReport
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 MIXED = ((1, 0, 0.5, Status.ENGINE_ERROR), (1, 1), (0, 0))
 

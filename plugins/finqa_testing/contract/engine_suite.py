@@ -14,15 +14,15 @@ import pytest
 
 from finqa_cli.contracts import TokenEngine
 from finqa_cli.errors import ConfigError, EngineError
-from finqa_cli.testing.contract.engine_play import (
+from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
+from finqa_testing.contract.engine_play import (
     Played,
     make_adapter,
     play_episodes,
     reference_logprobs,
     worst_difference,
 )
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
-from finqa_cli.types import Completion, GenerateRequest, PolicyVersion, Sampling
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 Make = Callable[[Path], TokenEngine]
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from finqa_cli.testing.daytona.config import LoopbackConfig
-from finqa_cli.testing.daytona.http_service import Refusal
-from finqa_cli.testing.daytona.loopback_sandboxes import USES_CPU, LoopbackImage, LoopbackSandbox
-from finqa_cli.testing.daytona.sandbox_commands import Servers
-from finqa_cli.testing.random_streams import RandomStreams
+from finqa_testing.daytona.config import LoopbackConfig
+from finqa_testing.daytona.http_service import Refusal
+from finqa_testing.daytona.loopback_sandboxes import USES_CPU, LoopbackImage, LoopbackSandbox
+from finqa_testing.daytona.sandbox_commands import Servers
+from finqa_testing.random_streams import RandomStreams
 
 DEFAULT_IMAGE = "daytonaio/sandbox"
 LONGEST_TICK_S = 0.25

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from finqa_cli.testing.daytona import server_guard
-from finqa_cli.testing.daytona.http_service import HOST
+from finqa_testing.daytona import server_guard
+from finqa_testing.daytona.http_service import HOST
 
 INHERITED_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "PYTHONPATH", "LD_LIBRARY_PATH")
 HOST_VARIABLES = (*INHERITED_VARIABLES, "HOST", "PORT")

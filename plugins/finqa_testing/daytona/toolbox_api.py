@@ -14,10 +14,10 @@ from starlette.formparsers import MultiPartException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from finqa_cli.testing.daytona.account import Account
-from finqa_cli.testing.daytona.http_service import Endpoint, LostReply, Refusal, json_body, texts_list
-from finqa_cli.testing.daytona.loopback_sandboxes import LoopbackSandbox
-from finqa_cli.testing.daytona.sandbox_commands import (
+from finqa_testing.daytona.account import Account
+from finqa_testing.daytona.http_service import Endpoint, LostReply, Refusal, json_body, texts_list
+from finqa_testing.daytona.loopback_sandboxes import LoopbackSandbox
+from finqa_testing.daytona.sandbox_commands import (
     DEFAULT_TIMEOUT_S,
     Command,
     FailedCommand,
@@ -27,7 +27,7 @@ from finqa_cli.testing.daytona.sandbox_commands import (
     command_dto,
     server_command,
 )
-from finqa_cli.testing.daytona.storage import write_file
+from finqa_testing.daytona.storage import write_file
 
 DEFAULT_PORT = 8000
 

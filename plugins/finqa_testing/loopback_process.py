@@ -15,11 +15,11 @@ from typing import Self
 from pydantic import BaseModel
 
 STOP_S = 10.0
-SERVE_MODULE = "finqa_cli.testing.serve"
+SERVE_MODULE = "finqa_testing.serve"
 
 
 class LoopbackService:
-    """`python -m finqa_cli.testing.serve NAME` as a child process, which ends with this process, also after SIGKILL.
+    """`python -m finqa_testing.serve NAME` as a child process, which ends with this process, also after SIGKILL.
 
     Attributes:
         environment: Variables with which the SDK uses the service; empty before `start`.

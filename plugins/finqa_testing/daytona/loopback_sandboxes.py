@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from finqa_cli.testing.daytona.sandbox_commands import HOST_VARIABLES, Session, ShellCommand, host_environment
+from finqa_testing.daytona.sandbox_commands import HOST_VARIABLES, Session, ShellCommand, host_environment
 
 ORGANIZATION = "loopback-organization"
 REGION = "loopback"

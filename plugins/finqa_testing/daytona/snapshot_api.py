@@ -18,11 +18,11 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from finqa_cli.testing.daytona.account import Account
-from finqa_cli.testing.daytona.dockerfile import BuildError, Step, parse
-from finqa_cli.testing.daytona.http_service import Endpoint, Refusal, json_body, number, text, texts_list, whole
-from finqa_cli.testing.daytona.loopback_sandboxes import LoopbackImage, host_path
-from finqa_cli.testing.daytona.storage import Storage
+from finqa_testing.daytona.account import Account
+from finqa_testing.daytona.dockerfile import BuildError, Step, parse
+from finqa_testing.daytona.http_service import Endpoint, Refusal, json_body, number, text, texts_list, whole
+from finqa_testing.daytona.loopback_sandboxes import LoopbackImage, host_path
+from finqa_testing.daytona.storage import Storage
 
 PAGE = 100
 SDK_POLL_S = 1.0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from finqa_cli.testing.random_streams import ConfigSection, Delay, Share
+from finqa_testing.random_streams import ConfigSection, Delay, Share
 
 
 class Latency(ConfigSection):

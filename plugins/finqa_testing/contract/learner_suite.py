@@ -19,8 +19,8 @@ import pytest
 
 from finqa_cli.contracts import Learner
 from finqa_cli.errors import ConfigError, FinqaError
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 from finqa_cli.types import Batch, FloatRow, Loss, PolicyVersion, Sample
+from finqa_testing.tiny_models import make_tiny_qwen3
 
 Make = Callable[[Path], Learner]
 

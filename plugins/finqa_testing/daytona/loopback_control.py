@@ -15,10 +15,10 @@ from typing import Any, Literal, TypedDict, get_args
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from finqa_cli.testing.daytona.account import Account
-from finqa_cli.testing.daytona.config import Faults
-from finqa_cli.testing.daytona.http_service import HOST, Endpoint, Refusal, json_body, text
-from finqa_cli.testing.daytona.loopback_sandboxes import LoopbackSandbox
+from finqa_testing.daytona.account import Account
+from finqa_testing.daytona.config import Faults
+from finqa_testing.daytona.http_service import HOST, Endpoint, Refusal, json_body, text
+from finqa_testing.daytona.loopback_sandboxes import LoopbackSandbox
 
 TIMEOUT_S = 30.0
 Death = Literal["destroyed", "error", "started"]

@@ -8,9 +8,9 @@ import time
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from finqa_cli.testing.daytona.account import Account
-from finqa_cli.testing.daytona.http_service import HOST, LoopbackConnection, Refusal
-from finqa_cli.testing.daytona.loopback_sandboxes import LoopbackSandbox
+from finqa_testing.daytona.account import Account
+from finqa_testing.daytona.http_service import HOST, LoopbackConnection, Refusal
+from finqa_testing.daytona.loopback_sandboxes import LoopbackSandbox
 
 PREFIX = "/preview/"
 TOKEN_HEADER = "x-daytona-preview-token"

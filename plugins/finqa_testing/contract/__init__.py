@@ -2,7 +2,7 @@
 
 A test module imports everything of a suite and defines the fixture `subject`, the component:
 
-    from finqa_cli.testing.contract.reward_suite import *
+    from finqa_testing.contract.reward_suite import *
 
     @pytest.fixture
     def subject() -> Reward:

@@ -26,8 +26,8 @@ from google.protobuf import any_pb2  # type: ignore[import-untyped]
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 from pydantic import Field
 
-from finqa_cli.testing.coreweave.coreweave_commands import NOT_FOUND, SandboxProcess
-from finqa_cli.testing.random_streams import ConfigSection, Delay, RandomStreams, Share
+from finqa_testing.coreweave.coreweave_commands import NOT_FOUND, SandboxProcess
+from finqa_testing.random_streams import ConfigSection, Delay, RandomStreams, Share
 
 ENDED = (pb.STATE_COMPLETED, pb.STATE_FAILED, pb.STATE_TERMINATED)
 Context = Any

@@ -1,6 +1,6 @@
-"""`python -m finqa_cli.testing.serve daytona|coreweave`: a loopback service on 127.0.0.1 until SIGTERM or SIGINT.
+"""`python -m finqa_testing.serve daytona|coreweave`: a loopback service on 127.0.0.1 until SIGTERM or SIGINT.
 
-For a shell: `eval "$(python -m finqa_cli.testing.serve daytona --detach)"`, at the end `kill $LOOPBACK_DAYTONA_PID`
+For a shell: `eval "$(python -m finqa_testing.serve daytona --detach)"`, at the end `kill $LOOPBACK_DAYTONA_PID`
 (or `$LOOPBACK_COREWEAVE_PID`).
 """
 
@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from finqa_cli.testing.daytona.http_service import HOST
-from finqa_cli.testing.loopback_process import SERVE_MODULE
+from finqa_testing.daytona.http_service import HOST
+from finqa_testing.loopback_process import SERVE_MODULE
 
 LAST_PORT = 65_535
 
@@ -54,12 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _service(name: str, values: dict[str, Any], port: int) -> Any:
     """Returns the service, an asynchronous context manager with `environment`, which is not started."""
     if name == "daytona":
-        from finqa_cli.testing.daytona.config import LoopbackConfig
-        from finqa_cli.testing.daytona.loopback import LoopbackDaytona
+        from finqa_testing.daytona.config import LoopbackConfig
+        from finqa_testing.daytona.loopback import LoopbackDaytona
 
         return LoopbackDaytona(LoopbackConfig.model_validate(values), port=port)
-    from finqa_cli.testing.coreweave.coreweave_loopback import CoreWeaveServer
-    from finqa_cli.testing.coreweave.coreweave_service import CoreWeaveConfig
+    from finqa_testing.coreweave.coreweave_loopback import CoreWeaveServer
+    from finqa_testing.coreweave.coreweave_service import CoreWeaveConfig
 
     return CoreWeaveServer(CoreWeaveConfig.model_validate(values), port=port)
 

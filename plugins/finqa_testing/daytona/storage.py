@@ -30,8 +30,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from finqa_cli.testing.daytona.http_service import HOST, HttpServer, Refusal
-from finqa_cli.testing.daytona.loopback_sandboxes import ORGANIZATION, REGION
+from finqa_testing.daytona.http_service import HOST, HttpServer, Refusal
+from finqa_testing.daytona.loopback_sandboxes import ORGANIZATION, REGION
 
 BUCKET = "loopback-builds"
 XML = "application/xml"

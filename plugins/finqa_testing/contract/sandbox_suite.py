@@ -14,8 +14,8 @@ import pytest
 
 from finqa_cli.contracts import Sandbox, SandboxProvider, ServingSandbox
 from finqa_cli.errors import FinqaError, SandboxError
-from finqa_cli.testing.contract.execution_checks import CHECKS, Check, ProviderFactory
 from finqa_cli.types import ExecutionSpec, SandboxSpec, ServerSpec
+from finqa_testing.contract.execution_checks import CHECKS, Check, ProviderFactory
 
 SERVER = """
 import http.server, sys

@@ -15,8 +15,8 @@ import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
 from cwsandbox._proto import sandbox_pb2_grpc
 
-from finqa_cli.testing.coreweave.coreweave_service import CoreWeaveConfig, CoreWeaveSandboxes, SandboxService
-from finqa_cli.testing.loopback_process import LoopbackService
+from finqa_testing.coreweave.coreweave_service import CoreWeaveConfig, CoreWeaveSandboxes, SandboxService
+from finqa_testing.loopback_process import LoopbackService
 
 HOST = "127.0.0.1"
 METHOD = "/finqa.testing.CoreWeaveControl/Call"

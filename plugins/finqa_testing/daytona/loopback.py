@@ -17,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route, Router
 
-from finqa_cli.testing.daytona.account import Account
-from finqa_cli.testing.daytona.config import LoopbackConfig
-from finqa_cli.testing.daytona.http_service import (
+from finqa_testing.daytona.account import Account
+from finqa_testing.daytona.config import LoopbackConfig
+from finqa_testing.daytona.http_service import (
     HOST,
     DroppedConnection,
     Endpoint,
@@ -28,14 +28,14 @@ from finqa_cli.testing.daytona.http_service import (
     Refusal,
     until_disconnected,
 )
-from finqa_cli.testing.daytona.loopback_control import AsyncControl, Control, ControlApi
-from finqa_cli.testing.daytona.preview_proxy import PREFIX, PreviewProxy
-from finqa_cli.testing.daytona.sandbox_api import SandboxApi
-from finqa_cli.testing.daytona.server_guard import raise_file_limit
-from finqa_cli.testing.daytona.snapshot_api import SnapshotApi
-from finqa_cli.testing.daytona.storage import CA_VARIABLE, Authority, Storage, trusted
-from finqa_cli.testing.daytona.toolbox_api import ToolboxApi
-from finqa_cli.testing.loopback_process import LoopbackService
+from finqa_testing.daytona.loopback_control import AsyncControl, Control, ControlApi
+from finqa_testing.daytona.preview_proxy import PREFIX, PreviewProxy
+from finqa_testing.daytona.sandbox_api import SandboxApi
+from finqa_testing.daytona.server_guard import raise_file_limit
+from finqa_testing.daytona.snapshot_api import SnapshotApi
+from finqa_testing.daytona.storage import CA_VARIABLE, Authority, Storage, trusted
+from finqa_testing.daytona.toolbox_api import ToolboxApi
+from finqa_testing.loopback_process import LoopbackService
 
 FAULTY = ("/api/", "/toolbox/")
 EVENTS = "/api/socket.io"

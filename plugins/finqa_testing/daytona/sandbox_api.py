@@ -11,9 +11,9 @@ import time
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from finqa_cli.testing.daytona.account import DEFAULT_IMAGE, Account
-from finqa_cli.testing.daytona.dockerfile import BuildError, parse
-from finqa_cli.testing.daytona.http_service import (
+from finqa_testing.daytona.account import DEFAULT_IMAGE, Account
+from finqa_testing.daytona.dockerfile import BuildError, parse
+from finqa_testing.daytona.http_service import (
     Endpoint,
     LostReply,
     Refusal,
@@ -24,7 +24,7 @@ from finqa_cli.testing.daytona.http_service import (
     texts,
     whole,
 )
-from finqa_cli.testing.daytona.loopback_sandboxes import ORGANIZATION, REGION, LoopbackImage, LoopbackSandbox, iso
+from finqa_testing.daytona.loopback_sandboxes import ORGANIZATION, REGION, LoopbackImage, LoopbackSandbox, iso
 
 DEFAULT_URL_TTL_S = 60
 PAGE = 100

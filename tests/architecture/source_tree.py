@@ -67,7 +67,7 @@ FOR_PLUGINS = (
     "local_models",
 )
 
-DISTRIBUTIONS = ("finqa_interop", "finqa_testing")
+DISTRIBUTIONS = ("finqa_interop", "finqa_ray", "finqa_testing")
 """Folders of `plugins` that are distributions of their own, which the main wheel never imports."""
 
 KINDS_OF_PLUGINS = ("environments", "engines", "sandboxes", "learners")

@@ -19,7 +19,7 @@ STARTS = re.compile(
 INHERITING = {
     "finqa_cli/experiments/step_runner.py": "finqa itself, which needs the keys",
     "plugins/finqa_plugins/engines/vllm/vllm_guard.py": "its own environment was chosen for the server",
-    "plugins/finqa_plugins/ray_cluster/node_probe.py": "nvidia-smi, asked on nodes that may have an older finqa",
+    "plugins/finqa_ray/node_probe.py": "nvidia-smi, asked on nodes that may have an older finqa",
 }
 """Modules that start a program with their own environment, and why this gives no secret to a stranger."""
 
@@ -34,9 +34,9 @@ DELETING = {
     "plugins/finqa_plugins/engines/vllm/vllm_process.py": "its own temporary folder",
     "plugins/finqa_plugins/learners/torch/distributed/distributed_learner.py": "its own temporary folder",
     "plugins/finqa_plugins/learners/torch/distributed/serving.py": "its own temporary folder",
-    "plugins/finqa_plugins/ray_cluster/folder_files.py": "its own temporary folder",
-    "plugins/finqa_plugins/ray_cluster/node_folder.py": "its own temporary folder",
-    "plugins/finqa_plugins/ray_cluster/rank_actor.py": "its own temporary folder",
+    "plugins/finqa_ray/folder_files.py": "its own temporary folder",
+    "plugins/finqa_ray/node_folder.py": "its own temporary folder",
+    "plugins/finqa_ray/rank_actor.py": "its own temporary folder",
     "plugins/finqa_plugins/sandboxes/local/launches.py": "its own temporary folder",
 }
 """Modules that delete folders themselves, and which."""

@@ -78,7 +78,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
         "finqa_cli/wiring/merged_adapters.py",
         "plugins/finqa_plugins/codecs/plain.py",
         "plugins/finqa_plugins/engines/_http/adapter_files.py",
-        "plugins/finqa_plugins/ray_cluster/*",
+        "plugins/finqa_ray/*",
     ),
     "weights, which torch reads without code": (
         "plugins/finqa_plugins/learners/torch/verl_shards.py",

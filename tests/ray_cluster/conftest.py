@@ -59,7 +59,7 @@ def cluster(account: Account) -> Iterator[Cluster]:
 @pytest.fixture
 def two_nodes(cluster: Cluster) -> Iterator[Cluster]:
     """The cluster with two live nodes, and this process connected to it."""
-    from finqa_plugins.ray_cluster import cluster as connection
+    from finqa_ray import cluster as connection
 
     joined = join_started(cluster.address)
     try:
@@ -74,7 +74,7 @@ def two_nodes(cluster: Cluster) -> Iterator[Cluster]:
 def join_started(address: str) -> Any:
     """Joins a cluster whose head may still be starting: its port is open before the head is registered."""
     from finqa_cli.errors import ServiceUnavailableError
-    from finqa_plugins.ray_cluster import cluster as connection
+    from finqa_ray import cluster as connection
 
     deadline = time.monotonic() + JOIN_S
     while True:

@@ -182,7 +182,7 @@ def test_another_ray_or_python_of_the_cluster_is_named(ray_version: str, python:
     import ray
     from ray._private.utils import check_version_info
 
-    from finqa_plugins.ray_cluster.cluster import check_versions
+    from finqa_ray.cluster import check_versions
 
     theirs = {"ray_version": ray_version or ray.__version__, "python_version": python or platform.python_version()}
     with pytest.raises(RuntimeError) as raised:

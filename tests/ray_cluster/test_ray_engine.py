@@ -180,7 +180,7 @@ async def test_a_node_that_is_gone_costs_no_request_and_comes_back_with_the_newe
 
 
 async def test_an_answer_of_an_earlier_start_is_not_taken() -> None:
-    from finqa_plugins.ray_cluster.ray_engine import RayEngine
+    from finqa_ray.ray_engine import RayEngine
 
     engine = RayEngine("transformers", None, EngineContext(model="m"))
     answer: asyncio.Future[tuple[Completion, dict[str, int]]] = asyncio.get_running_loop().create_future()

@@ -32,7 +32,7 @@ class Maker:
         self.made: list[Any] = []
 
     def __call__(self, config: TorchLearnerConfig, context: LearnerContext) -> Any:
-        from finqa_plugins.ray_cluster.ray_learner import RayLearner
+        from finqa_ray.ray_learner import RayLearner
 
         while self.made:
             self.made.pop().close()

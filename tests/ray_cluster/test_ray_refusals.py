@@ -41,7 +41,7 @@ def test_an_address_without_a_cluster_is_named(tiny_model: Path) -> None:
 def test_a_cluster_that_is_too_small_is_described(
     two_nodes: Cluster, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("finqa_plugins.ray_cluster.cluster.PLACE_S", 2.0)
+    monkeypatch.setattr("finqa_ray.cluster.PLACE_S", 2.0)
     with pytest.raises(ConfigError, match=r"no room for 9 .* 9 CPUs and 0 GPUs: it has 4 CPUs") as caught:
         start_and_close(engine(tiny_model, two_nodes.address, replicas=9))
     assert caught.value.remedy.startswith("--engine-replicas and ")
@@ -58,7 +58,7 @@ def test_lockstep_is_refused_and_a_model_that_is_not_on_the_node_is_named(
 
 
 def test_a_learner_for_one_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from finqa_plugins.ray_cluster.rank_actor import Place, RankActor
+    from finqa_ray.rank_actor import Place, RankActor
 
     monkeypatch.setattr(os, "environ", dict(os.environ))
     with pytest.raises(ConfigError, match="'mine' trains in one process, not in 2") as caught:
@@ -67,7 +67,7 @@ def test_a_learner_for_one_process_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_another_finqa_on_a_node_is_refused() -> None:
-    from finqa_plugins.ray_cluster.cluster import check_version
+    from finqa_ray.cluster import check_version
 
     with pytest.raises(ConfigError, match=r"Node 10\.0\.0\.7 has finqa 0\.0\.9") as caught:
         check_version("0.0.9", "10.0.0.7")

@@ -20,7 +20,7 @@ from finqa_cli.extend import registry
 from finqa_cli.types import PolicyVersion
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
 from finqa_plugins.learners.torch.torch_learner import TorchLearner
-from finqa_plugins.ray_cluster import folder_files
+from finqa_ray import folder_files
 
 pytest.importorskip("ray", reason="Ray is not there: run `make test-ray`")
 
@@ -32,7 +32,7 @@ async def test_whole_models_pass_from_a_learner_on_two_nodes_to_engines_on_two_n
     one_place_a_node: Cluster, tiny_model: Path, controller_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The nodes see nothing of the controller's folder, neither the base model nor a version."""
-    from finqa_plugins.ray_cluster.ray_learner import RayLearner
+    from finqa_ray.ray_learner import RayLearner
 
     monkeypatch.setattr(folder_files, "PART_BYTES", PART)
     base = shutil.copytree(tiny_model, controller_folder / "base")

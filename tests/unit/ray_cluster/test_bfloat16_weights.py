@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.errors import StorageError
-from finqa_plugins.ray_cluster.bfloat16_weights import round_file, round_to_bfloat16
+from finqa_ray.bfloat16_weights import round_file, round_to_bfloat16
 
 torch = pytest.importorskip("torch", reason="needs finqa[train]")
 

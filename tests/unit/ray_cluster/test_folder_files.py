@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from finqa_cli.errors import StorageError
-from finqa_plugins.ray_cluster import folder_files
-from finqa_plugins.ray_cluster.folder_files import Bytes, Delivered, Inbox, Part, list_files
-from finqa_plugins.ray_cluster.node_folder import NodeFolder, remove_left
-from finqa_plugins.ray_cluster.sent_parts import SentParts
+from finqa_ray import folder_files
+from finqa_ray.folder_files import Bytes, Delivered, Inbox, Part, list_files
+from finqa_ray.node_folder import NodeFolder, remove_left
+from finqa_ray.sent_parts import SentParts
 
 NAMES = st.from_regex(r"[a-z]{1,8}(/[a-z]{1,8})?\.(json|safetensors)", fullmatch=True)
 PART = 512
@@ -182,7 +182,7 @@ def test_the_folder_of_a_killed_process_is_removed_by_the_next_and_that_of_a_liv
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    code = "from finqa_plugins.ray_cluster.node_folder import NodeFolder; f = NodeFolder(); print(f.path); input()"
+    code = "from finqa_ray.node_folder import NodeFolder; f = NodeFolder(); print(f.path); input()"
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     other = subprocess.Popen(
         [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -19,8 +19,8 @@ from finqa_cli.diagnostics.node_checks import NodeNeeds, judge_nodes
 from finqa_cli.errors import ServiceUnavailableError
 from finqa_cli.settings import Settings
 from finqa_cli.types import Check, CudaDevice, NodeFacts
-from finqa_plugins.ray_cluster import node_probe
-from finqa_plugins.ray_cluster.node_probe import NodeProbe, digest_model
+from finqa_ray import node_probe
+from finqa_ray.node_probe import NodeProbe, digest_model
 
 GB = 2.0**30
 FILES = {"config.json": "aa", "model.safetensors": "bb"}

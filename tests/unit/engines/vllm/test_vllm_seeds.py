@@ -22,7 +22,7 @@ from finqa_cli.wiring import stage as staging
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
 from finqa_plugins.engines.vllm.supervisor import Supervisor
 from finqa_plugins.engines.vllm.vllm_command import launch
-from finqa_plugins.ray_cluster.node_folder import node_context
+from finqa_ray.node_folder import node_context
 
 STARTS = 3
 

@@ -13,8 +13,8 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from finqa_cli.types import Check, CudaDevice, NodeFacts
-from finqa_plugins.ray_cluster import cluster, node_probe
-from finqa_plugins.ray_cluster.node_probe import NodeProbe
+from finqa_ray import cluster, node_probe
+from finqa_ray.node_probe import NodeProbe
 
 ANSWER_S = 90.0
 """Seconds that a node may take to start a process, import finqa there and answer."""

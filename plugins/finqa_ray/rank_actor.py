@@ -18,9 +18,9 @@ from finqa_cli.contracts import Learner, LearnerContext, LearnerEvents, LearnerP
 from finqa_cli.errors import ConfigError, FinqaError
 from finqa_cli.extend import registry
 from finqa_cli.types import PolicyVersion
-from finqa_plugins.ray_cluster.folder_files import Bytes, Delivered, Inbox, Part, list_files, read_part
-from finqa_plugins.ray_cluster.node_folder import NodeFolder
-from finqa_plugins.ray_cluster.node_probe import digest_model
+from finqa_ray.folder_files import Bytes, Delivered, Inbox, Part, list_files, read_part
+from finqa_ray.node_folder import NodeFolder
+from finqa_ray.node_probe import digest_model
 
 _OUT = "out"
 _ADAPTER = "adapter_config.json"

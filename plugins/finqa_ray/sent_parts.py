@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from finqa_cli.errors import StorageError
-from finqa_plugins.ray_cluster.bfloat16_weights import round_file
-from finqa_plugins.ray_cluster.folder_files import Bytes, Part, cut, list_files, read_part, spans
+from finqa_ray.bfloat16_weights import round_file
+from finqa_ray.folder_files import Bytes, Part, cut, list_files, read_part, spans
 
 MOST_BYTES = 256 * 2**20
 """Bytes of the latest parts, which stay in the object store: nodes that load a version at the same time need the same

@@ -18,10 +18,10 @@ from finqa_cli.contracts import Learner, LearnerContext, LearnerEvents
 from finqa_cli.errors import FinqaError, LearnerProcessError
 from finqa_cli.local_models import local_model
 from finqa_cli.types import Batch, FloatRow, Loss, PolicyVersion, Sample, UpdateReport
-from finqa_plugins.ray_cluster import cluster
-from finqa_plugins.ray_cluster.cluster import Cluster
-from finqa_plugins.ray_cluster.folder_files import Delivered, Inbox, spans
-from finqa_plugins.ray_cluster.rank_actor import Abilities, Place, RankActor
+from finqa_ray import cluster
+from finqa_ray.cluster import Cluster
+from finqa_ray.folder_files import Delivered, Inbox, spans
+from finqa_ray.rank_actor import Abilities, Place, RankActor
 
 log = structlog.get_logger(__name__)
 

@@ -25,9 +25,9 @@ from finqa_cli import __version__
 from finqa_cli.errors import ConfigError, FinqaError, ServiceUnavailableError, StorageError
 from finqa_cli.extend import registry
 from finqa_cli.local_models import local_model
-from finqa_plugins.ray_cluster.folder_files import Bytes
-from finqa_plugins.ray_cluster.node_probe import digest_model
-from finqa_plugins.ray_cluster.sent_parts import SentParts
+from finqa_ray.folder_files import Bytes
+from finqa_ray.node_probe import digest_model
+from finqa_ray.sent_parts import SentParts
 
 log = structlog.get_logger(__name__)
 

@@ -16,9 +16,9 @@ from finqa_cli.contracts import EngineContext, EngineLoan, EngineRoute, TokenEng
 from finqa_cli.errors import ConfigError, StorageError, UnreachableEngineError
 from finqa_cli.extend import registry
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
-from finqa_plugins.ray_cluster.folder_files import Bytes, Delivered, Inbox, Part
-from finqa_plugins.ray_cluster.node_folder import NodeFolder, node_context
-from finqa_plugins.ray_cluster.node_probe import digest_model
+from finqa_ray.folder_files import Bytes, Delivered, Inbox, Part
+from finqa_ray.node_folder import NodeFolder, node_context
+from finqa_ray.node_probe import digest_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

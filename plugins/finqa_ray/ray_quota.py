@@ -16,10 +16,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import AccountQuota, Grant
 from finqa_cli.errors import FinqaError, ServiceUnavailableError
-from finqa_plugins.ray_cluster import cluster
-from finqa_plugins.ray_cluster.cluster import Cluster
-from finqa_plugins.ray_cluster.node_folder import node_home
 from finqa_plugins.sandboxes._quota.shared_quota import FOLDER, WindowFile
+from finqa_ray import cluster
+from finqa_ray.cluster import Cluster
+from finqa_ray.node_folder import node_home
 
 log = structlog.get_logger(__name__)
 

@@ -22,10 +22,10 @@ from finqa_cli.contracts import EngineContext, EngineLoan, EngineRoute, TokenEng
 from finqa_cli.errors import ConfigError, EngineError, FinqaError, StorageError, UnreachableEngineError
 from finqa_cli.local_models import local_model
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
-from finqa_plugins.ray_cluster import cluster
-from finqa_plugins.ray_cluster.cluster import Cluster
-from finqa_plugins.ray_cluster.engine_actor import EngineActor, Started
-from finqa_plugins.ray_cluster.folder_files import Delivered
+from finqa_ray import cluster
+from finqa_ray.cluster import Cluster
+from finqa_ray.engine_actor import EngineActor, Started
+from finqa_ray.folder_files import Delivered
 
 log = structlog.get_logger(__name__)
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from finqa_cli.errors import StorageError
-from finqa_plugins.ray_cluster.folder_files import Bytes
+from finqa_ray.folder_files import Bytes
 
 _LENGTH = 8
 _ALIGNMENT = 8

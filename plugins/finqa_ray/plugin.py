@@ -17,7 +17,7 @@ from finqa_cli.types import NodeFacts
 
 PREFIX = "ray:"
 
-_PACKAGE = "finqa_plugins.ray_cluster"
+_PACKAGE = "finqa_ray"
 _TARGETS = {"engine": f"{_PACKAGE}.ray_engine", "learner": f"{_PACKAGE}.ray_learner"}
 
 
@@ -53,7 +53,7 @@ def find_component(kind: str, name: str) -> Component | None:
 @hookimpl
 def share_quota(account: str, limit: int, window_s: float, cluster: str) -> AccountQuota:
     """Return the quota of an account that is shared over the cluster."""
-    from finqa_plugins.ray_cluster.ray_quota import RayQuota
+    from finqa_ray.ray_quota import RayQuota
 
     return RayQuota(account, limit, window_s, cluster)
 
@@ -70,7 +70,7 @@ def place_workers(cluster: str, count: int) -> WorkerProcesses:
             f"{count} rollout workers (cluster.rollout_workers) need ray, which is not installed.",
             remedy="pip install 'finqa[ray]'",
         )
-    from finqa_plugins.ray_cluster.ray_workers import RayWorkers
+    from finqa_ray.ray_workers import RayWorkers
 
     return RayWorkers(cluster, count)
 
@@ -88,7 +88,7 @@ def survey_nodes(
     """
     if importlib.util.find_spec("ray") is None:
         raise MissingDependencyError("A cluster needs ray, which is not installed.", remedy="pip install 'finqa[ray]'")
-    from finqa_plugins.ray_cluster.node_survey import measure, survey
+    from finqa_ray.node_survey import measure, survey
 
     if brief:
         return measure(address)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 
@@ -25,7 +26,14 @@ class Judgement:
 
 
 class AnswerJudge(ABC):
-    """Base class of judges. An environment gets one in its context and asks it about answers that it cannot read."""
+    """Base class of judges. An environment gets one in its context and asks it about answers that it cannot read.
+
+    Attributes:
+        spent: What the judge used in this process, also for judgements that no attempt has: `requests`,
+            `prompt_tokens`, `completion_tokens` and `cost_usd`.
+    """
+
+    spent: Mapping[str, float] = MappingProxyType({})
 
     @property
     @abstractmethod

@@ -198,6 +198,14 @@ class Environment(ABC):
         """
         return {}
 
+    def spent(self) -> Mapping[str, float]:
+        """Return what the environment used in this process beside sandboxes, such as that of a judge of answers.
+
+        `prompt_tokens`, `completion_tokens` and `cost_usd` (US dollars) count in the limits of a run. It includes what
+        was used for attempts that ended early, and may be read after `close`. Default: nothing.
+        """
+        return {}
+
     def opening(self, task: Task) -> Prompt | None:
         """Return the prompt of every session of this task, for components that count tokens without a session.
 

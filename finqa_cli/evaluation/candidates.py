@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,7 @@ async def sample(
         folder.link(target)
         folder.pin("policy digest", inputs["policy"]["sha256"] or policy.model or target)
         meter.add_recorded(read_log(run))
+        meter.keep_in(partial(folder.note, SPENT))
         async with stage(
             settings,
             policy,
@@ -153,7 +155,6 @@ async def sample(
             attempts = list(_attempts(parts.environment, settings, writer))
             meter.plan(len(attempts), run, settings)
             await _play(parts, settings, attempts, folder=folder, writer=writer, reporter=reporter, stopper=stopper)
-            folder.note(SPENT, meter.document())
             stopper.check(f"finqa sample --resume {run}")
         asked = {"target": target, "data": asdict(parts.data), "split": tasks[0].split}
         report = {**asked, **sample_report(run, tasks, settings.eval.attempts)}

@@ -109,6 +109,7 @@ async def evaluate(
         tracking = Tracking(folder, (), reporter)
         played = _Played(folder, tracking, read_attempts(run) if resume else ())
         meter.add_recorded(played.records.values())
+        meter.keep_in(partial(folder.note, SPENT))
         with tracking.run(to_public_dict(settings)):
             async with stage(
                 settings,
@@ -136,7 +137,6 @@ async def evaluate(
                     parts, settings, attempts, on_trajectory=listener, reporter=reporter, stopper=stopper
                 )
                 inputs |= parts.inputs()
-                folder.note(SPENT, meter.document())
                 stopper.check(f"finqa eval --resume {run}")
                 report = played.sum_up(parts.environment, settings)
             facts = {"target": target, "data": asdict(parts.data), "split": tasks[0].split}

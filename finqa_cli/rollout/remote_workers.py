@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -119,6 +120,7 @@ class _Worker:
         asked: Its requests to the engine in progress, by number.
         stats: Figures of its pool.
         before: Cumulative figures of its earlier starts.
+        spent: What its environment used in this start.
     """
 
     number: int
@@ -130,6 +132,7 @@ class _Worker:
     asked: dict[int, asyncio.Task[None]] = field(default_factory=dict)
     stats: PoolStats = field(default_factory=PoolStats)
     before: PoolStats = field(default_factory=PoolStats)
+    spent: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def start(self) -> tuple[int, int]:
@@ -195,6 +198,7 @@ class RemoteWorkers(Pool):
         self._tasks: list[asyncio.Task[None]] = []
         self._looking: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._inputs: dict[str, str] = {}
+        self._spent_before: Counter[str] = Counter()
         self._failure: FinqaError | None = None
         self._change = asyncio.Event()
         self._alarm: asyncio.TimerHandle | None = None
@@ -204,6 +208,10 @@ class RemoteWorkers(Pool):
     def inputs(self) -> Mapping[str, str]:
         """Digests that the environments of the workers reported; see `Environment.inputs`."""
         return self._inputs
+
+    def spent(self) -> Mapping[str, float]:
+        """Return what the environments of all workers used, as they reported it; see `Environment.spent`."""
+        return sum((Counter(worker.spent) for worker in self._workers), self._spent_before)
 
     async def start(self) -> None:
         """Connect, and begin to start the workers. Idempotent.
@@ -275,7 +283,7 @@ class RemoteWorkers(Pool):
         try:
             if process is not None:
                 async with asyncio.timeout(CLOSE_S):
-                    await process.call("close")
+                    worker.spent = await process.call("close")
                 return
         except (TimeoutError, FinqaError) as error:
             # Log: It did not confirm its end in time.
@@ -380,6 +388,8 @@ class RemoteWorkers(Pool):
         worker.deliveries.clear()
         worker.before = sum_stats((worker.before, ended_stats(worker.stats)))
         worker.stats = PoolStats()
+        self._spent_before.update(worker.spent)
+        worker.spent = {}
         orphans = [self._pending.pop(ticket) for ticket in sorted(worker.tickets)]
         worker.tickets.clear()
         if lived and process is not None:
@@ -456,7 +466,7 @@ class RemoteWorkers(Pool):
             found: Reports = unpack(await process.call("collect", worker.generation))
             if found.generation != worker.generation or worker.process is not process:
                 continue
-            worker.stats = found.stats
+            worker.stats, worker.spent = found.stats, found.spent
             self._inputs.update(found.inputs)
             for report in found.reports:
                 self._take(worker, report)

@@ -175,11 +175,12 @@ class RolloutWorker:
                 answered=answered,
                 stats=scene.pool.stats(),
                 inputs=dict(scene.environment.inputs()),
+                spent=dict(scene.environment.spent()),
             )
         )
 
-    async def close(self) -> None:
-        """End all attempts and sandboxes."""
+    async def close(self) -> dict[str, float]:
+        """End all attempts and sandboxes; return all that the environment used, see `Environment.spent`."""
         tasks = [*self._playing.values()]
         for task in tasks:
             task.cancel()
@@ -187,6 +188,7 @@ class RolloutWorker:
         await self._engine.close()
         await self._scene.pool.close()
         await self._scene.environment.close()
+        return dict(self._scene.environment.spent())
 
     def _check(self, generation: int) -> None:
         if generation != self._generation:

@@ -202,6 +202,7 @@ class Reports:
         answered: Numbers of the replicas that answered direct requests since the last call.
         stats: Figures of the worker's pool.
         inputs: See `Environment.inputs`.
+        spent: See `Environment.spent`.
     """
 
     generation: int
@@ -210,6 +211,7 @@ class Reports:
     answered: frozenset[int]
     stats: PoolStats
     inputs: Mapping[str, str]
+    spent: Mapping[str, float]
 
 
 def portable(error: Exception) -> FinqaError:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -87,21 +88,39 @@ class Meter:
         self._stopped = False
         self._planned: int | None = None
         self._estimated = False
+        self._beside: Callable[[], Sequence[Mapping[str, float]]] = tuple
+        self._keep: Callable[[dict[str, Any]], None] = lambda document: None
+
+    def keep_in(self, keep: Callable[[dict[str, Any]], None]) -> None:
+        """Have `close` pass the usage on, for the record of the run."""
+        self._keep = keep
+
+    def count_beside(self, spent: Callable[[], Sequence[Mapping[str, float]]]) -> None:
+        """Count what `spent` returns whenever it is called, see `Environment.spent`, in addition to the attempts."""
+        self._beside = spent
+
+    def close(self) -> None:
+        """Pass on the usage, when everything that uses something has ended."""
+        self._keep(self.document())
 
     @property
     def spending(self) -> Spending:
         """The usage until now."""
         gpu_hours = self._gpus * (self._clock() - self._began) / HOUR_S
         sandbox_hours = self._sandbox_s / HOUR_S
+        beside: Counter[str] = Counter()
+        for spent in self._beside():
+            beside.update(spent)
         parts = (
             self._charged,
+            beside["cost_usd"] or None,
             gpu_hours * self._limits.gpu_hour_price if self._limits.gpu_hour_price and self._gpus else None,
             sandbox_hours * self._limits.sandbox_hour_price if self._limits.sandbox_hour_price else None,
         )
         priced = [part for part in parts if part is not None]
         return Spending(
             episodes=self._episodes,
-            tokens=self._tokens,
+            tokens=self._tokens + int(beside["prompt_tokens"] + beside["completion_tokens"]),
             sandbox_hours=sandbox_hours,
             gpu_hours=gpu_hours,
             cost_usd=sum(priced) if priced else None,
@@ -175,6 +194,7 @@ class Meter:
         for record in records:
             metadata = record.get("metadata", {})
             use = recorded_use(record)
+            self._add_judging(metadata)
             self._add(str(record["id"]), metadata, use.tokens if use else 0)
         self._known = self._episodes
 
@@ -207,11 +227,7 @@ class Meter:
 
     def _add(self, attempt: str, metadata: Mapping[str, Any], tokens: int) -> None:
         self._episodes += 1
-        judging, usage = metadata.get("judge", {}).get("usage", {}), metadata.get("usage")
-        self._tokens += int(judging.get("prompt_tokens", 0)) + int(judging.get("completion_tokens", 0))
-        if (judged := judging.get("cost_usd")) is not None:
-            self._charged = (self._charged or 0.0) + float(judged)
-        if not usage:
+        if not (usage := metadata.get("usage")):
             self._tokens += tokens
             self._largest = (max(self._largest[0], tokens), self._largest[1])
             return
@@ -224,6 +240,13 @@ class Meter:
             self._charged = (self._charged or 0.0) + max(0.0, float(cost) - before_cost)
         self._by_attempt[attempt] = (used, float(cost or 0.0))
         self._largest = (max(self._largest[0], used), max(self._largest[1], float(cost or 0.0)))
+
+    def _add_judging(self, metadata: Mapping[str, Any]) -> None:
+        """Count the judgement of a recorded attempt; those of this process are counted by their judge."""
+        usage = metadata.get("judge", {}).get("usage", {})
+        self._tokens += int(usage.get("prompt_tokens", 0)) + int(usage.get("completion_tokens", 0))
+        if (judged := usage.get("cost_usd")) is not None:
+            self._charged = (self._charged or 0.0) + float(judged)
 
     def _estimate(self) -> None:
         """Report once the expected usage of all planned episodes, from the first ones."""

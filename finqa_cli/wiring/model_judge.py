@@ -74,12 +74,9 @@ _FACTORS = tuple(base * power for base in (1.0, 100.0) for power in (1.0, 1e3, 1
 
 
 class ModelJudge(AnswerJudge):
-    """Asks a chat engine, and keeps every verdict in a file, so that none is paid for twice.
+    """Asks a chat engine, and keeps every verdict in a file, so that none is paid for twice."""
 
-    Attributes:
-        spent: What the judge used in this process, also for replies without a verdict: `requests`, `prompt_tokens`,
-            `completion_tokens` and `cost_usd`.
-    """
+    spent: Counter[str]
 
     def __init__(
         self,
@@ -110,7 +107,7 @@ class ModelJudge(AnswerJudge):
         self._asking: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._free = asyncio.Semaphore(AT_ONCE)
         self._sent: set[asyncio.Task[dict[str, Any]]] = set()
-        self.spent: Counter[str] = Counter()
+        self.spent = Counter()
 
     @property
     def name(self) -> str:

@@ -226,6 +226,9 @@ async def _started(
             await environment.close()
             raise
     _allow_many_sockets()
+    if meter is not None:
+        remote = pool if isinstance(pool, RemoteWorkers) else None
+        meter.count_beside(lambda: (environment.spent(), *([remote.spent()] if remote is not None else [])))
     try:
         await pool.start()
         async with watch_pool(pool, size if environment.sandbox_spec() else 0, reporter, on_event, meter):
@@ -248,6 +251,8 @@ async def _started(
                 fix = getattr(failure, "remedy", None)
                 # Log: At the end of a run; `fix` names the command that ends them.
                 log.warning("some resources could not be closed", reason=str(failure), fix=fix)
+        if meter is not None:
+            meter.close()
 
 
 def _is_priced(engine: TokenEngine | ChatEngine) -> bool:

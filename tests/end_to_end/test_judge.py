@@ -14,14 +14,16 @@ from typing import Any
 
 import pytest
 from fixtures.command_calls import document, failure
+from fixtures.objects_as_workers import Processes
 from fixtures.openai_server import Fault, OpenAIServer, calls, openai_server, says
 
+import finqa_cli.wiring.rollout_workers as rollout_workers
 from finqa_cli.app import main
 from finqa_cli.contracts import EngineContext
 from finqa_cli.data.generated.generate import GenerateSpec, generate
 from finqa_cli.data.openenv_layout.layout import write_layout
 from finqa_cli.types import AssistantTurn
-from finqa_cli.wiring.model_judge import AT_ONCE, ModelJudge, read_verdict, without_truth
+from finqa_cli.wiring.model_judge import AT_ONCE, REPLIES, ModelJudge, read_verdict, without_truth
 from finqa_plugins.engines.openai.config import OpenAIEngineConfig
 from finqa_plugins.engines.openai.openai_engine import OpenAIEngine
 
@@ -141,6 +143,22 @@ def test_a_judge_that_fails_is_a_fault_and_never_a_reward(broken: str, capsys: p
             status, error = failure(words, capsys)
     assert status == 3 and "The judge openai critic" in error, error
     assert [(one["reward"], one["status"]) for one in records("run")] == [(None, "environment_error")] * 2
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_replies_of_the_judge_that_no_attempt_has_count_too(
+    workers: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout_workers, "find_processes", lambda address, count: Processes(start_s=0.0))
+    with judge(lambda body: says("Perhaps.")) as (server, settings), openai_server(evasive) as policy:
+        words = ["eval", "analyst", "--engine=openai", "--grader=judge", "--run-dir=run", "--limit=4", *settings]
+        words += ["--set=grader.options.prices={critic={input=10, output=20}}", "--set=pool.max_play_retries=0"]
+        words += [f"--set=engine.options.base_url={policy.url}", f"--set=cluster.rollout_workers={workers}"]
+        status, _ = failure([*words, "--sandbox=local", "--sandboxes=2"], capsys)
+    assert status == 3 and len(server.asked) == 4 * REPLIES
+    assert not any("judge" in one["metadata"] for one in records("run"))
+    spent = json.loads(Path("run/run.json").read_text("utf-8"))["spent"]
+    assert spent["cost_usd"] == pytest.approx(len(server.asked) * COST)
 
 
 def test_an_attempt_is_graded_again_in_its_session_when_the_judge_is_back(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ async def dry_run(settings: Settings, run: Path, *, reporter: Reporter, stopper:
     inputs: dict[str, Any] = {"policy": await asyncio.to_thread(policy_inputs, policy)}
     meter = make_meter(settings, reporter, stopper)
     with new_run(run, command=COMMAND, settings=settings) as folder:
+        meter.keep_in(partial(folder.note, SPENT))
         tracking = Tracking(folder, make_trackers(settings, run), reporter)
         context = RunContext(settings=settings, folder=folder, tracking=tracking, reporter=reporter, stopper=stopper)
         with tracking.run(to_public_dict(settings)):
@@ -98,10 +100,7 @@ async def dry_run(settings: Settings, run: Path, *, reporter: Reporter, stopper:
                 write_manifest(run, COMMAND, parameters=to_public_dict(settings), inputs=inputs)
                 _head(settings, run, problems, reporter)
                 meter.plan(settings.train.iterations * _batch(settings) * settings.train.group_size, run, settings)
-                try:
-                    result = await _Rollouts(context, parts).play()
-                finally:
-                    folder.note(SPENT, meter.document())
+                result = await _Rollouts(context, parts).play()
                 inputs |= parts.inputs()
         outputs = [run / "metrics.jsonl", run / "trajectories.jsonl"]
         write_manifest(run, COMMAND, parameters=to_public_dict(settings), inputs=inputs, outputs=outputs)

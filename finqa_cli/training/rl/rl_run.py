@@ -6,6 +6,7 @@ import asyncio
 import shutil
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,7 @@ async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion
     """Train with an engine that serves `served` at first, and return the number of finished iterations."""
     settings, folder = context.settings, context.folder
     meter = make_meter(settings, context.reporter, context.stopper)
+    meter.keep_in(partial(folder.note, SPENT))
     if checkpoint is not None:
         meter.add_recorded(read_jsonl(folder.path / "trajectories.jsonl"))
     async with stage(
@@ -270,10 +272,7 @@ async def _train(context: RunContext, base: PolicyVersion, served: PolicyVersion
             iterations = settings.train.iterations - trainer.done
             left = iterations * settings.train.target_groups_per_iter * settings.train.group_size
             meter.plan(left, folder.path, settings)
-            try:
-                await trainer.run()
-            finally:
-                folder.note(SPENT, meter.document())
+            await trainer.run()
         inputs |= parts.inputs()
     outputs = _outputs(folder.path, trainer.done)
     await asyncio.to_thread(write_manifest, folder.path, "train", parameters=parameters, inputs=inputs, outputs=outputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -28,6 +28,9 @@ from finqa_cli.errors import (
 )
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.episode import Limits
+from finqa_cli.rollout.pool import Pool
+from finqa_cli.rollout.relayed_engine import ReportQueue
+from finqa_cli.rollout.rollout_worker import RolloutWorker, Scene
 from finqa_cli.rollout.worker_messages import Rules, portable
 from finqa_cli.rollout.worker_shares import choose_worker, share_out
 from finqa_cli.types import (
@@ -73,6 +76,45 @@ def test_workers_play_what_one_process_plays() -> None:
     alone, shared = run_timed(one())[0], run_timed(three())[0]
     facts = [(each.id, each.seed, each.status, each.rewards, len(each.turns)) for each in alone]
     assert facts == [(each.id, each.seed, each.status, each.rewards, len(each.turns)) for each in shared]
+
+
+def test_what_environments_of_workers_used_is_counted_also_of_lost_and_stopped_ones() -> None:
+    class Judging(TimedEnvironment):
+        """Pays for each attempt, and once more when it is closed."""
+
+        used = 0
+
+        def spent(self) -> Mapping[str, float]:
+            return {"requests": self.used, "cost_usd": 0.5 * self.used}
+
+        async def open(self, *arguments: Any, **named: Any) -> Any:
+            self.used += 1
+            return await super().open(*arguments, **named)
+
+        async def close(self) -> None:
+            self.used += 1
+
+    started: list[Judging] = []
+
+    def make(number: int, generation: int) -> Callable[[], RolloutWorker]:
+        async def build(queue: ReportQueue) -> Scene:
+            started.append(Judging(length=lambda about, seed: 3))
+            return Scene(environment=started[-1], pool=Pool(), codec=None)
+
+        return lambda: RolloutWorker(build)
+
+    world = World(timed(), ToyChatEngine(submit(1)), workers=1, make=make)
+
+    async def lose() -> None:
+        await asyncio.sleep(8.0)
+        world.processes.alive()[0].kill()
+
+    run_timed(world.play(20, during=lose))
+    assert len(world.heard("worker_lost")) == 1 and len(started) == 2
+    lost, stopped = (one.used for one in started)
+    used = world.workers.spent()
+    assert 0 < used["requests"] - stopped <= lost, "the lost one up to its last report, the stopped one to its end"
+    assert used["cost_usd"] == 0.5 * used["requests"]
 
 
 @settings(max_examples=4, deadline=None)

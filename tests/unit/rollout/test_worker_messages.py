@@ -56,6 +56,7 @@ def sent(trajectory: Trajectory) -> Trajectory:
         answered=frozenset((0, 2)),
         stats=PoolStats(idle=2),
         inputs={"prompt": "sha256:1"},
+        spent={"cost_usd": 0.5},
     )
     arrived: Reports = unpack(pack(reports))
     assert replace(arrived, reports=()) == replace(reports, reports=())

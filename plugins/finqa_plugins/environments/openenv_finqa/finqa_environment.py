@@ -165,6 +165,10 @@ class FinQAEnvironment(Environment):
         if self._judge is not None:
             await self._judge.close()
 
+    def spent(self) -> Mapping[str, float]:
+        """Return what the judge used."""
+        return self._judge.spent if self._judge is not None else {}
+
     def measure(self, trajectories: Sequence[Trajectory]) -> Mapping[str, Any]:
         """Return the accuracy of rules and judge side by side, with the grader `judge`."""
         return measure_judged(trajectories)

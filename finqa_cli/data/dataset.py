@@ -11,11 +11,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from finqa_cli.errors import DataError
+from finqa_cli.grading import REMOVED
 from finqa_cli.types.splits import SPLITS
 
 Cell = str | int | float | None
 
 LINE_ITEM = "line_item"
+
+BOXED_SOURCE = "Snorkel finqa-data"
+"""Source of data with boxed answers that names none: those are Snorkel's."""
+SNORKEL_REPOSITORY = "snorkelai/finqa-data"
+
+
+def default_grader(source: str, named: str = "") -> str:
+    """Returns the grader of data unless the user chooses one: `openenv` for Snorkel's published data, else `strict`.
+
+    Args:
+        source: Where the data comes from, see `DataSet`.
+        named: Grader that the data names; one that was removed is replaced by `strict`.
+    """
+    if named:
+        return "strict" if named in REMOVED else named
+    return "openenv" if BOXED_SOURCE in source or SNORKEL_REPOSITORY in source else "strict"
 
 
 def named_tables(text: str) -> tuple[str, ...]:
@@ -84,7 +101,7 @@ class DataSet:
         source: Where the data comes from, in words.
         evaluation_only: Whether the data is marked as not for training.
         expert: `gold` if gold SQL, and nothing else, demonstrates the questions; else empty.
-        grader: Grader of answers unless the user names one; empty: that of the environment, for data made for it.
+        grader: Grader of answers unless the user names one; empty: see `default_grader`.
     """
 
     tables: tuple[Table, ...]

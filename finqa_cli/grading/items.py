@@ -71,6 +71,7 @@ class Keyed(Protocol):
 
 
 KeyedT = TypeVar("KeyedT", bound=Keyed)
+WantedT = TypeVar("WantedT", bound=Keyed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,7 @@ def truth_items(text: str) -> list[Item]:
     return items
 
 
-def pair_up(submitted: Sequence[KeyedT], expected: Sequence[Item]) -> list[tuple[KeyedT, Item]] | str:
+def pair_up(submitted: Sequence[KeyedT], expected: Sequence[WantedT]) -> list[tuple[KeyedT, WantedT]] | str:
     """Pairs each value of the answer, in order, with the expected one; or returns why this is not possible.
 
     An expected value without a year may have one in the answer. It may not have a name: `No: yes` would be two answers.

@@ -5,7 +5,7 @@
 | `correct`   | what counts is right: the program's result, without a program the stated answer; or always that     |
 | `execution` | execution accuracy: there is a program, and its result, rounded to 5 decimals, is exactly the truth |
 | `program`   | program accuracy: it is equivalent to the gold program (left out where the data has none)           |
-| `answer`    | the stated answer is right by a grading profile, `strict-1` by default: `9.4%` is 0.094             |
+| `answer`    | the stated answer is right by a grading profile, `strict` by default: `9.4%` is 0.094               |
 | `format`    | the reply is the JSON object that was asked for                                                     |
 
 A program is graded by its result and not by its text, as in FinQA's main measure. A right answer beside a wrong program
@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from finqa_cli.grading import Profile, grade
+from finqa_cli.grading import STRICT, Profile, grade
 from finqa_cli.grading.answers import parse_reply
 from finqa_cli.grading.programs import ProgramError, ProgramTable, ProgramVerdict, Value, compare, execute, parse
 from finqa_cli.grading.programs.execute import DECIMALS, number
@@ -44,7 +44,7 @@ def judge_reply(
     table: ProgramTable,
     *,
     question: str = "",
-    profile: Profile = "strict-1",
+    profile: Profile = STRICT,
     selects: bool = False,
     counts: Counted = "program",
 ) -> ReplyVerdict:

@@ -40,7 +40,7 @@ from finqa_cli.runs.links import LINKS, link_of, links_of_settings, locate_setti
 from finqa_cli.runs.mirror import Mirror, mirroring
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.settings import Settings, to_public_dict
-from finqa_cli.settings.recorded_versions import from_record
+from finqa_cli.settings.recorded_versions import from_record, with_grader
 from finqa_cli.types import PolicyVersion, Status, Trajectory
 from finqa_cli.types.run_events import RunEvent
 
@@ -336,7 +336,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     Raises:
         DataError: The file is missing or damaged.
     """
-    return from_record(locate_settings(path, _read_json(path / SETTINGS, f"{path} has no settings.json.")))
+    return with_grader(from_record(locate_settings(path, _read_json(path / SETTINGS, f"{path} has no settings.json."))))
 
 
 def _is_unused(path: Path) -> bool:

@@ -2,8 +2,10 @@
 
 `strict` means the newest version, so the meaning of a record with only `strict` would change with the next version.
 Therefore records name the version. A record with the bare name was written before there were versions, and means the
-first version. `strict` is the default of the reward `graded`, and was its default then. So a record of this reward
-without a profile also means the first version.
+first version. `strict` is the default of the rewards `_WITH_PROFILE`, which read answers by the first version when
+there was no other. So a record of these without a profile also means the first version, unless a file specifies them.
+The default grader depends on the data, and records name it; one without a grader was written when the default was that
+of `_GRADERS_BEFORE`.
 
 The codec `auto` follows every chat template since its version 2. A record without a version was written before, and
 means version 1, so that a policy keeps the format of turns that it was trained with.
@@ -18,10 +20,13 @@ from finqa_cli.grading import JUDGE, REMOVED, STRICT, STRICT_BEFORE_VERSIONS, ve
 
 _BARE = "strict"
 _GRADED = "graded"
+_WITH_PROFILE = frozenset({_GRADED, "weighted", "ternary"})
 _AUTO, _VERSION = "auto", "version"
 _CODEC, _CODEC_BEFORE_VERSIONS = 2, 1
 _PROFILES = (("environment", "grader"), ("reward", "profile"))
 """Sections of settings with a grading profile, and its option."""
+_GRADERS_BEFORE = {"finqa": "openenv", "finqa-text": STRICT_BEFORE_VERSIONS, "convfinqa": STRICT_BEFORE_VERSIONS}
+"""Environment -> the grader that a record without one means."""
 
 
 def with_versions(public: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,17 +53,32 @@ def removed_profile(recorded: Mapping[str, Any]) -> tuple[str, str] | None:
 def rewards_before_versions(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the forms in which a reward's facts may have been recorded before there were versions.
 
-    The list is empty for rewards other than `graded` and for other profiles.
+    The list is empty for rewards and profiles of which there were no records then.
 
     Args:
         facts: `name`, `options` and `specification` of a reward.
     """
     options, specification = dict(facts.get("options") or {}), facts.get("specification") or {}
-    if facts.get("name") != _GRADED or options.get("profile") != STRICT_BEFORE_VERSIONS:
+    if facts.get("name") not in _WITH_PROFILE or specification.get("profile") != STRICT_BEFORE_VERSIONS:
         return []
     unnamed = {key: value for key, value in options.items() if key != "profile"}
+    if facts["name"] != _GRADED:
+        plain = {key: value for key, value in specification.items() if key != "profile"}
+        return [{**facts, "options": unnamed, "specification": plain}]
     before = {**facts, "specification": {**specification, "profile": _BARE}}
     return [{**before, "options": unnamed}, {**before, "options": {**options, "profile": _BARE}}]
+
+
+def with_grader(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run with the grader that its environment had by default; see `_GRADERS_BEFORE`."""
+    choice = settings.get("environment")
+    options = choice.get("options") if isinstance(choice, Mapping) else None
+    if not isinstance(choice, Mapping) or not isinstance(options, Mapping) or options.get("url"):
+        return dict(settings)  # a running server has its own rules
+    before = _GRADERS_BEFORE.get(str(choice.get("name")))
+    if before is None or "grader" in options:
+        return dict(settings)
+    return {**settings, "environment": {**choice, "options": {**options, "grader": before}}}
 
 
 def _with_codec(settings: dict[str, Any], version: int) -> dict[str, Any]:
@@ -77,8 +97,9 @@ def _named(settings: Mapping[str, Any], version: str) -> dict[str, Any]:
         options = choice.get("options") if isinstance(choice, Mapping) else None
         if not isinstance(choice, Mapping) or not isinstance(options, Mapping):
             continue
-        is_default = section == "reward" and choice.get("name") == _GRADED and option not in options
-        is_bare = options.get(option) == _BARE and (section == "environment" or choice.get("name") == _GRADED)
+        read = section == "reward" and choice.get("name") in _WITH_PROFILE
+        is_default = read and option not in options and not options.get("spec")
+        is_bare = options.get(option) == _BARE and (section == "environment" or read)
         if is_default or is_bare:
             found[section] = {**choice, "options": {**options, option: version}}
         elif section == "environment" and options.get(option) == JUDGE:

@@ -14,10 +14,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from finqa_cli.data.dataset import default_grader
 from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
 from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.extend import missing_requirements, registry
+from finqa_cli.grading import versioned
 from finqa_cli.runs.links import located
 from finqa_cli.runs.mirror_store import MirrorStore
 from finqa_cli.runs.run_folder import MANIFEST, is_over, new_run_path, read_run, read_settings
@@ -153,24 +155,34 @@ def place_settings(loaded: Loaded, purpose: Purpose | None) -> Loaded:
 
 
 def _with_grader_of_data(loaded: Loaded) -> Loaded:
-    """Return the settings with the grader that the snapshot names, unless a layer or the environment's server sets one.
+    """Return the settings with the grader of the data, unless a layer or the environment's server sets one.
 
-    Only imported data names one. Its version is then in the settings of the run, which a later import does not change.
+    Without a snapshot it is the default of the environment. Its version is then in the settings of the run, which
+    neither a later import nor a later version changes.
     """
     settings = loaded.settings
     chosen = settings.environment
     component = registry().find("environment", chosen.name)
-    fixed = component.snapshotless or "grader" in chosen.options or chosen.options.get("url")
-    if fixed or missing_requirements(component):
+    if "grader" in chosen.options or chosen.options.get("url") or missing_requirements(component):
         return loaded
     options = registry().config_class(component)
     if options is None or "grader" not in options.model_fields:
         return loaded
-    snapshot = LocalSnapshots(settings.data.home).current(settings.data.snapshot)
-    if snapshot is None or not (grader := snapshot.metadata.get("grader")):
-        return loaded
-    environment = Choice(name=chosen.name, options={**chosen.options, "grader": grader})
-    origins = {**loaded.origins, "environment.options.grader": f"snapshot {snapshot.name}"}
+    if component.snapshotless:
+        origin, grader = "default", options.model_fields["grader"].get_default()
+    else:
+        snapshot = LocalSnapshots(settings.data.home).current(settings.data.snapshot)
+        about = snapshot.metadata if snapshot is not None else {}
+        if not about.get("grader"):
+            return loaded
+        origin = f"snapshot {settings.data.snapshot}"
+        grader = default_grader(str(about.get("source", "")), str(about.get("grader", "")))
+    environment = Choice(name=chosen.name, options={**chosen.options, "grader": versioned(grader)})
+    try:
+        registry().config(component, environment.options)
+    except ConfigError:
+        return loaded  # an environment of a plugin has other graders
+    origins = {**loaded.origins, "environment.options.grader": origin}
     return replace(loaded, settings=settings.model_copy(update={"environment": environment}), origins=origins)
 
 

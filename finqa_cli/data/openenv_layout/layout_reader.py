@@ -18,14 +18,23 @@ from finqa_cli.data.data_problems import (
     finish_import,
     for_evaluation,
 )
-from finqa_cli.data.dataset import DataSet, Question, SplitShares, Table, named_tables, split_of
+from finqa_cli.data.dataset import (
+    BOXED_SOURCE,
+    SNORKEL_REPOSITORY,
+    DataSet,
+    Question,
+    SplitShares,
+    Table,
+    named_tables,
+    split_of,
+)
 from finqa_cli.data.import_advice import IMPORTERS, advise_import
 from finqa_cli.data.openenv_layout.layout import ABOUT_FILE, QUESTIONS_FILE, REQUIRED_COLUMNS
 from finqa_cli.data.openenv_layout.table_files import read_tables
 from finqa_cli.data.question_files.field_values import text_fault
 from finqa_cli.data.question_files.question_rows import csv_rows, split_files
 from finqa_cli.data.question_files.read_files import read_json
-from finqa_cli.grading import PROFILES
+from finqa_cli.grading import PROFILES, REMOVED
 from finqa_cli.types.splits import SPLIT_NAMES
 
 FETCH_FILE = "fetch.json"
@@ -58,7 +67,7 @@ def about_folder(folder: Path) -> About:
     if not path.exists():
         return _fetched(folder, None)
     about = _checked(path, {"source": str, "licence": str, "evaluation_only": bool, "expert": str, "grader": str})
-    if about.get("grader") and about["grader"] not in PROFILES:
+    if about.get("grader") and about["grader"] not in {*PROFILES, *REMOVED}:
         reason = f"must be one of: {', '.join(PROFILES)}"
         raise ProblemError(Problem(file=str(path), field="grader", reason=reason))
     return About(**{field: about[field] for field in About.__dataclass_fields__ if field in about})
@@ -174,7 +183,7 @@ def scan_layout(folder: Path, *, seed: int = 0, shares: SplitShares | None = Non
     dataset = DataSet(
         tables=tuple(tables),
         questions=tuple(questions),
-        source=about.source or ("Snorkel finqa-data" if boxed else folder.name),
+        source=about.source or (BOXED_SOURCE if boxed else folder.name),
         licence=about.licence or "unknown",
         evaluation_only=boxed if about.evaluation_only is None else about.evaluation_only,
         expert=about.expert,
@@ -243,7 +252,7 @@ def _question(fields: dict[str, str], seed: int, shares: SplitShares) -> Questio
     )
 
 
-SNORKEL_SOURCE = "SnorkelFinance (https://huggingface.co/datasets/snorkelai/finqa-data)"
+SNORKEL_SOURCE = f"SnorkelFinance (https://huggingface.co/datasets/{SNORKEL_REPOSITORY})"
 SNORKEL_LICENCE = "Apache-2.0"
 
 

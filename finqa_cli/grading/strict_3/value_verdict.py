@@ -86,6 +86,31 @@ def grade(answer: str, truth: str, question: str = "") -> Verdict:
     return replace(_several(answer, given, task), again=_coarse(answer, [one.value for one in given]))
 
 
+def pair_values(answer: str, truth: str, question: str = "") -> list[tuple[Number | str, Number | str]]:
+    """Returns each value of an answer with that of the truth, for rewards that have tolerances of their own.
+
+    A word is in normal form. A bare number of the truth is in the scale that the question asks for.
+
+    Raises:
+        UnreadableError: The answer does not have the form or the values of the truth.
+    """
+    task = read_task(truth, question)
+    if len(task.expected) == 1:
+        pairs = [(read_one(answer, task), task.expected[0].value)]
+    else:
+        found = _pairs(read_list(answer, task.asked, numbers=task.numbers, names=task.names), task)
+        if isinstance(found, str):
+            raise UnreadableError(found)
+        pairs = [(given.value, wanted.value) for given, wanted in found]
+    return [(_plain(given), _plain(wanted, task.scale)) for given, wanted in pairs]
+
+
+def _plain(value: Value, scale: Unit = NO_UNIT) -> Number | str:
+    if isinstance(value, Word):
+        return value.text
+    return replace(value.number, unit=scale) if value.number.unit is NO_UNIT else value.number
+
+
 def _coarse(answer: str, values: Sequence[Value]) -> str:
     """Why a number like `2.1 billion` is asked again: it is rounded further than the tolerance allows.
 
@@ -202,22 +227,27 @@ def _single(answer: str, value: Value, task: Task) -> Verdict:
 
 
 def _several(answer: str, given: Sequence[Labelled], task: Task) -> Verdict:
-    expected = [replace(one, key=_expected_key(one.key, task.asked)) for one in task.expected]
-    if not task.numbers and not any(one.key for one in (*expected, *given)):
-        right = _name_words(given) == _name_words(expected)
+    if not task.numbers and not any(one.key for one in (*task.expected, *given)):
+        right = _name_words(given) == _name_words(task.expected)
         return Verdict(float(right), f"{shown(answer)} {'matches' if right else 'is not the expected list'}.")
-    if not any(one.key for one in expected) and all(one.key for one in given):
-        order = _order_of_question([one.key for one in given], task.asked)
-        if order is None:
-            return Verdict(0.0, "The years or names are not those of the question.")
-        given = [replace(given[place], key="") for place in order]
-    pairs = pair_up(given, expected)  # type: ignore[arg-type]
+    pairs = _pairs(given, task)
     if isinstance(pairs, str):
         return Verdict(0.0, pairs)
-    wrong = [place for place, (one, item) in enumerate(pairs, 1) if not _is_right(one.value, item.value, task)]  # type: ignore[arg-type]
+    wrong = [place for place, (one, wanted) in enumerate(pairs, 1) if not _is_right(one.value, wanted.value, task)]
     if wrong:
         return Verdict(0.0, f"{len(wrong)} of {len(pairs)} values do not match, first the one at place {wrong[0]}.")
     return Verdict(1.0, f"All {len(pairs)} values match.")
+
+
+def _pairs(given: Sequence[Labelled], task: Task) -> list[tuple[Labelled, Labelled]] | str:
+    """Returns each value of a list with that of the truth, by label or order, or the reason why this is impossible."""
+    expected = [replace(one, key=_expected_key(one.key, task.asked)) for one in task.expected]
+    if not any(one.key for one in expected) and all(one.key for one in given):
+        order = _order_of_question([one.key for one in given], task.asked)
+        if order is None:
+            return "The years or names are not those of the question."
+        given = [replace(given[place], key="") for place in order]
+    return pair_up(given, expected)
 
 
 def _expected_key(key: str, asked: Asked) -> str:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from finqa_cli.contracts import Reward, RewardRequest
-from finqa_cli.grading import Profile, grade, versioned
+from finqa_cli.grading import STRICT, Profile, grade, versioned
 from finqa_cli.grading.answers import Case, Reply
 from finqa_cli.grading.programs import Program, ProgramError, execute, overlap, parse
 from finqa_cli.types import Rewards
@@ -24,6 +24,7 @@ from finqa_plugins.rewards.reward_comparison import Match, compare, is_prose
 from finqa_plugins.rewards.spec import (
     Decay,
     Format,
+    Reader,
     RewardWeights,
     Strict,
     TernaryMapping,
@@ -46,6 +47,11 @@ class SpecConfig(Strict):
         description="Largest relative errors of close answers; percentage: if the truth has a %.",
     )
     format: Format = Field(default="json", description="`json`: replies are JSON; `plain`: the solution is the answer.")
+    profile: Reader = Field(
+        default="strict",
+        validate_default=True,
+        description="Grading profile that reads answers and truths: strict, or one of its versions.",
+    )
 
 
 class SpecReward(Reward):
@@ -58,6 +64,11 @@ class SpecReward(Reward):
     def spec(self) -> dict[str, Any]:
         """Return the specification in force, JSON-ready."""
         return self._spec.model_dump(mode="json")
+
+    def compare(self, answer: str, request: RewardRequest) -> Match:
+        """Compare an answer with the truth of a request."""
+        question = str(request.extra_info.get("question", ""))
+        return compare(answer, request.truth, question, profile=self._spec.profile)
 
 
 class WeightedConfig(SpecConfig):
@@ -82,11 +93,11 @@ class Weighted(SpecReward):
     def score(self, request: RewardRequest) -> Rewards:
         """Sum the parts of the answer and its program; a malformed reply only gets the penalty."""
         reply = read_solution(request.solution, self._spec.format)
-        match = compare(reply.answer_text, request.truth)
+        match = self.compare(reply.answer_text, request)
         weights = self._spec.weights
         parts = {"exact": weights.exact * match.exact, "numerical": weights.numerical * self._closeness(match)}
         if self._spec.format == "json":
-            parts["program"] = weights.program * program_share(reply.program, request)
+            parts["program"] = weights.program * program_share(reply.program, request, self._spec.profile)
             parts["format"] = 0.0 if reply.ok else weights.format
         why = _explanation(reply, match, parts) if request.truth.strip() or not reply.ok else "no truth to compare with"
         return Rewards(total=sum(parts.values()), components=parts, explanation=why)
@@ -113,7 +124,7 @@ def _explanation(reply: Reply, match: Match, parts: dict[str, float]) -> str:
     return f"{answer}, program {parts['program']:g}" if reply.program else answer
 
 
-def program_share(written: str, request: RewardRequest) -> float:
+def program_share(written: str, request: RewardRequest, profile: Profile = STRICT) -> float:
     """Return the share of the program part that a written program earns, from 0 to 1.
 
     It is 1 when the program's result is the truth, else the share of the right program's steps that it has.
@@ -125,15 +136,15 @@ def program_share(written: str, request: RewardRequest) -> float:
         program = parse(written)
     except ProgramError:
         return 0.0
-    return 1.0 if _yields(program, request) else _share_of_steps(program, request.program)
+    return 1.0 if _yields(program, request, profile) else _share_of_steps(program, request.program)
 
 
-def _yields(program: Program, request: RewardRequest) -> bool:
+def _yields(program: Program, request: RewardRequest, profile: Profile) -> bool:
     try:
         result = execute(program, request.table)
     except ProgramError:
         return False
-    return compare(str(result), request.truth).exact
+    return compare(str(result), request.truth, profile=profile).exact
 
 
 def _share_of_steps(program: Program, right: str) -> float:
@@ -168,7 +179,7 @@ class Ternary(SpecReward):
         answer = reply.answer_text
         if not request.truth.strip():
             return self._rewards("close", "no truth to compare with")
-        match = compare(answer, request.truth)
+        match = self.compare(answer, request)
         if match.exact:
             return self._rewards("exact", "exact")
         if match.within(self._spec.tolerances):

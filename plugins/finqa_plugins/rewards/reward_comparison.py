@@ -1,9 +1,9 @@
 """Compares an answer with the truth, which is FinQA's `exe_ans` or an answer as a data set writes it.
 
-Both are read as the grading profile `strict` reads them: one number and nothing else (`$1,234.50`, `(32)`, `12.5%`,
-`9.4 million`), a text such as yes and no, or a list of them; if a text has LaTeX's boxed answers, only these count,
-with the sign and the unit next to them. Words may follow the number of a truth (`45 stores`), but not that of an
-answer, which could hedge in them.
+Both are read as the newest grading profile `strict` reads them, with the question; or, for runs from before, as
+`strict-1` does: one number and nothing else (`$1,234.50`, `(32)`, `12.5%`, `9.4 million`), a text such as yes and no,
+or a list of them. If a text has LaTeX's boxed answers, only these count, with the sign and the unit next to them. Words
+may follow the number of a truth (`45 stores`), but not that of an answer, which could hedge in them.
 
 Units are applied as written, with one exception: if only one side has a percent sign or points, or only the truth has a
 scale, the unit of the bare number is not known. Then both readings are compared and the better one counts, because
@@ -17,8 +17,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from finqa_cli.grading.items import Item, answer_items, bare_text, boxed_parts, pair_up, truth_items
+from finqa_cli.grading import STRICT, STRICT_BEFORE_VERSIONS, Profile
+from finqa_cli.grading.items import answer_items, bare_text, boxed_parts, pair_up, truth_items
 from finqa_cli.grading.numbers import Kind, Number
+from finqa_cli.grading.strict_3.value_verdict import pair_values
+from finqa_cli.grading.strict_3.wrapping import UnreadableError
 from finqa_cli.grading.verdict import MAX_ANSWER_BYTES
 from finqa_plugins.rewards.spec import Tolerances
 
@@ -27,6 +30,9 @@ DECIMALS = 5
 
 AROUND_ZERO = Fraction(1, 1000)
 """Answers with a smaller absolute value are close to a truth of 0, for which there is no relative error."""
+
+Pairs = Sequence[tuple[Number | str, Number | str]]
+"""Values of an answer with those of the truth; empty if they cannot be paired."""
 
 _SHARES = (Kind.PERCENT, Kind.POINTS)
 
@@ -55,14 +61,22 @@ class Match:
         return self.exact or (self.relative is not None and self.relative <= self.tolerance(tolerances))
 
 
-def compare(answer: str, truth: str) -> Match:
-    """Compares two texts. Nothing matches an empty truth. Linear time; never raises."""
+def compare(answer: str, truth: str, question: str = "", *, profile: Profile = STRICT) -> Match:
+    """Compares two texts. Nothing matches an empty truth. Linear time; never raises.
+
+    Args:
+        answer: The answer.
+        truth: The truth.
+        question: The question alone, see `grade`.
+        profile: Grading profile by which both are read: `strict-1` or the newest.
+    """
     if any(len(text.encode("utf-8", "replace")) > MAX_ANSWER_BYTES for text in (answer, truth)):
         return Match()
     given, expected = bare_text(answer), bare_text(truth)
     if not given or not expected:
         return Match()
-    match = _compare_values(answer_items(answer), truth_items(truth))
+    pairs = _paired(answer, truth) if profile == STRICT_BEFORE_VERSIONS else _read(answer, truth, question)
+    match = _compare_values(pairs)
     return (
         Match(exact=True, relative=0.0) if not match.exact and given == expected and not boxed_parts(given) else match
     )
@@ -73,12 +87,24 @@ def is_prose(truth: str) -> bool:
     return any(isinstance(item.value, str) and item.value not in ("yes", "no") for item in truth_items(truth))
 
 
-def _compare_values(submitted: Sequence[Item] | str, expected: Sequence[Item]) -> Match:
-    """Compares each value with its partner in the truth; nothing matches if they cannot be paired."""
-    pairs = submitted if isinstance(submitted, str) else pair_up(submitted, expected)
-    if isinstance(pairs, str):
+def _read(answer: str, truth: str, question: str) -> Pairs:
+    try:
+        return pair_values(answer, truth, question)
+    except UnreadableError:
+        return []
+
+
+def _paired(answer: str, truth: str) -> Pairs:
+    submitted = answer_items(answer)
+    pairs = submitted if isinstance(submitted, str) else pair_up(submitted, truth_items(truth))
+    return [] if isinstance(pairs, str) else [(given.value, wanted.value) for given, wanted in pairs]
+
+
+def _compare_values(pairs: Pairs) -> Match:
+    """Compares each value with its partner in the truth; nothing matches if there are none."""
+    if not pairs:
         return Match()
-    matches = [_compare_pair(given.value, wanted.value) for given, wanted in pairs]
+    matches = [_compare_pair(given, wanted) for given, wanted in pairs]
     errors = [match.relative for match in matches if match.relative is not None]
     return Match(
         exact=all(match.exact for match in matches),

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -25,6 +26,7 @@ from pydantic import (
 
 from finqa_cli.documents import parse_yaml
 from finqa_cli.errors import ConfigError
+from finqa_cli.grading import Profile, versioned
 from finqa_cli.grading.answers import Reply, parse_reply
 
 SHOW = "finqa rewards show weighted"
@@ -113,6 +115,16 @@ class CaseSpec(Strict):
     expected: dict[str, Finite] = Field(min_length=1)
 
 
+def _reads_numbers(profile: Profile) -> Profile:
+    if profile == "openenv":
+        raise ValueError("openenv reads no values: take strict, strict-1 or strict-3")
+    return profile
+
+
+Reader = Annotated[Profile, AfterValidator(versioned), AfterValidator(_reads_numbers)]
+"""Grading profile whose reader of values is used."""
+
+
 class RewardSpec(Strict):
     """The whole file. `weights` and `decay` belong to `weighted`, `ternary_mapping` to `ternary`, the rest to both."""
 
@@ -120,6 +132,7 @@ class RewardSpec(Strict):
     tolerances: Tolerances = Tolerances()
     decay: Decay = "linear"
     format: Format = "json"
+    profile: Reader = Field(default="strict", validate_default=True)
     components: dict[str, str] = Field(default_factory=lambda: dict(DESCRIPTIONS))
     ternary_mapping: TernaryMapping = TernaryMapping()
     tests: tuple[CaseSpec, ...] = ()

@@ -34,6 +34,6 @@ def test_the_profile_grades_the_stated_answer(answer: str, question: str, profil
 
 @pytest.mark.parametrize("config", [FinQATextConfig, ConvFinQAConfig])
 def test_the_version_is_recorded_and_a_judge_is_refused(config: type[FinQATextConfig] | type[ConvFinQAConfig]) -> None:
-    assert config().grader == "strict-1" and config(grader="strict").grader == "strict-3"
+    assert config().grader == config(grader="strict").grader == "strict-3"
     with pytest.raises(ValidationError, match="grader"):
         config.model_validate({"grader": "judge"})

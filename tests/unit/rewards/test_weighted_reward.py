@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,11 +18,23 @@ TABLE = (("", "2009", "2008"), ("revenue", "5829", "5735"))
 GROWTH = "subtract(5829, 5735), divide(#0, 5735)"
 
 
-def weighted(solution: object, truth: str, program: str = "", **options: Any) -> Rewards:
+def weighted(solution: object, truth: str, program: str = "", question: str = "", **options: Any) -> Rewards:
     reward = registry().create("reward", "weighted", options)
     text = solution if isinstance(solution, str) else json.dumps(solution)
-    rewards: Rewards = reward.score(RewardRequest(task=TASK, solution=text, truth=truth, program=program, table=TABLE))
+    request = RewardRequest(task=TASK, solution=text, truth=truth, program=program, table=TABLE)
+    rewards: Rewards = reward.score(replace(request, extra_info={"question": question}))
     return rewards
+
+
+@pytest.mark.parametrize(("profile", "total"), [("strict", 1.0), ("strict-1", 0.0)])
+def test_answers_are_read_by_a_grading_profile_with_the_question(profile: str, total: float) -> None:
+    question = "What was revenue, in millions of dollars?"
+    assert weighted("$1.0 billion", "1000", question=question, format="plain", profile=profile).total == total
+
+
+def test_a_profile_that_reads_no_values_is_refused() -> None:
+    with pytest.raises(ConfigError, match="openenv reads no values"):
+        weighted("1", "1", profile="openenv")
 
 
 def parts(rewards: Rewards) -> dict[str, float]:
@@ -93,7 +106,7 @@ def test_plain_answers_have_neither_format_nor_program() -> None:
     rewards = weighted(" $1,000 ", "1000", format="plain")
     assert dict(rewards.components) == {"exact": 1.0, "numerical": 0.0} and rewards.total == 1.0
     assert weighted("", "1000", format="plain").total == 0.0
-    assert weighted('{"answer": 1000}', "1000", format="plain").total == 0.0
+    assert weighted("1000 or 1001", "1000", format="plain").total == 0.0
 
 
 def test_weights_as_a_table_or_as_text() -> None:

@@ -84,8 +84,8 @@ def test_other_options_of_that_name_are_left_alone() -> None:
     forecast = {"environment": {"name": "forecast", "options": {"profile": "strict"}}}
     assert from_public_dict(forecast).environment.options == {"profile": "strict"}
     assert to_public_dict(Settings.model_validate(forecast))["environment"]["options"] == {"profile": "strict"}
-    weighted = {"reward": {"name": "weighted", "options": {}}}
-    assert to_public_dict(Settings.model_validate(weighted))["reward"]["options"] == {}
+    own = {"reward": {"name": "function", "options": {"profile": "strict"}}}
+    assert to_public_dict(Settings.model_validate(own))["reward"]["options"] == {"profile": "strict"}
 
 
 def test_the_settings_of_an_old_run_are_read_as_version_1(tmp_path: Path) -> None:
@@ -94,6 +94,45 @@ def test_the_settings_of_an_old_run_are_read_as_version_1(tmp_path: Path) -> Non
     (tmp_path / "settings.json").write_text(json.dumps(document), encoding="utf-8")
     (tmp_path / "run.json").write_text("{}", encoding="utf-8")
     assert read_settings(tmp_path)["environment"]["options"]["grader"] == "strict-1"
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "grader"),
+    [
+        ("finqa", {}, "openenv"),
+        ("finqa", {"grader": "strict-3"}, "strict-3"),
+        ("finqa", {"url": "http://127.0.0.1:1"}, None),
+        ("finqa-text", {}, "strict-1"),
+        ("convfinqa", {}, "strict-1"),
+        ("code", {}, None),
+    ],
+)
+def test_a_run_that_records_no_grader_had_the_default_of_then(
+    environment: str, options: dict[str, str], grader: str | None, tmp_path: Path
+) -> None:
+    document = {**to_public_dict(Settings()), "environment": {"name": environment, "options": options}}
+    (tmp_path / "settings.json").write_text(json.dumps(document), encoding="utf-8")
+    (tmp_path / "run.json").write_text("{}", encoding="utf-8")
+    assert read_settings(tmp_path)["environment"]["options"].get("grader") == grader
+
+
+@pytest.mark.parametrize("name", ["weighted", "ternary"])
+def test_an_old_run_with_a_reward_of_a_specification_reads_answers_as_before(name: str, tmp_path: Path) -> None:
+    recorded = {"reward": {"name": name, "options": {"format": "plain"}}}
+    settings = from_public_dict(recorded)
+    assert settings.reward.options == {"format": "plain", "profile": "strict-1"}
+    facts = reward_facts(settings)
+    specification = {key: value for key, value in facts["specification"].items() if key != "profile"}
+    old = {**recorded["reward"], "specification": specification}
+    assert reward_digest(old) in digests_before_versions(facts)
+    fresh = Settings.model_validate(recorded)
+    assert to_public_dict(fresh)["reward"]["options"]["profile"] == "strict-3"
+    assert not digests_before_versions(reward_facts(fresh))
+    file = tmp_path / "spec.yaml"
+    file.write_text("profile: strict-1\n", encoding="utf-8")
+    named = Settings.model_validate({"reward": {"name": name, "options": {"spec": str(file)}}})
+    assert from_public_dict(to_public_dict(named)).reward.options == {"spec": str(file)}
+    assert reward_facts(named)["specification"]["profile"] == "strict-1"
 
 
 @pytest.mark.parametrize("options", [{}, {"profile": "strict"}])

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from finqa_cli.grading import Profile, versioned
+from finqa_cli.grading import STRICT, Profile, versioned
 
 
 class ConvFinQAConfig(BaseModel):
@@ -19,7 +19,7 @@ class ConvFinQAConfig(BaseModel):
         description="Answers in the history of later turns: the policy's own, or the right ones, shown after each turn",
     )
     grader: Annotated[Profile, AfterValidator(versioned)] = Field(
-        default="strict-1", description="Grading profile of the stated answers"
+        default=STRICT, description="Grading profile of the stated answers"
     )
     skip_bad: bool = Field(default=False, description="Skip malformed dialogues with a warning")
     split: Literal["auto", "train", "dev", "test"] = Field(

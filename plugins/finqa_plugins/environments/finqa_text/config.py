@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from finqa_cli.grading import Profile, versioned
+from finqa_cli.grading import STRICT, Profile, versioned
 from finqa_cli.grading.program_reply import Counted
 
 Kind = Literal[
@@ -34,7 +34,7 @@ class FinQATextConfig(BaseModel):
         description="What makes a reply correct: its program's result (the answer where it has none), or its answer",
     )
     grader: Annotated[Profile, AfterValidator(versioned)] = Field(
-        default="strict-1", description="Grading profile of the stated answer"
+        default=STRICT, description="Grading profile of the stated answer"
     )
     careless: float = Field(
         default=0.0,

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from finqa_cli.contracts import EnvironmentContext, Reward, RewardRequest, ScoredPredictions
-from finqa_cli.grading import Profile
+from finqa_cli.grading import STRICT, Profile
 from finqa_cli.grading.program_reply import Counted, compare_programs, judge_reply, plain
 from finqa_cli.grading.programs import execute, parse
 from finqa_cli.types import Message, Prompt, Rewards, Task, Trajectory
@@ -117,7 +117,7 @@ def judge(
     reward: Reward | None,
     *,
     counts: Counted = "program",
-    profile: Profile = "strict-1",
+    profile: Profile = STRICT,
 ) -> Rewards:
     """Judge a whole reply. A configured reward gives total and parts; the environment's own parts are kept beside them.
 

@@ -20,7 +20,7 @@ _PARTS = {
     "correct": "1 when the program gives the truth; without a program, when the stated answer is right",
     "execution": "1 when there is a program and its result, rounded to 5 decimals, is exactly the truth",
     "program": "1 when the program is equivalent to the gold program; left out where the data has none",
-    "answer": "1 when the stated answer is right by the grading profile strict-1, in which 9.4% and 0.094 are the same",
+    "answer": "1 when the stated answer is right by the grading profile strict, in which 9.4% and 0.094 are the same",
     "format": "1 when the reply is the JSON object that was asked for",
 }
 

@@ -68,8 +68,8 @@ TOOLS: Mapping[str, ServedTool] = {
 
 
 FORM = (
-    "one number with its sign and unit (1,234.5 or -5.2% or $3.4 billion), yes or no, one name, or a list of these "
-    "with labels (2022: 5; 2023: 6)"
+    "one number with its sign and unit (1,234.5 or -5.2% or $3.412 billion), yes or no, one name (Alphabet Inc.), or a "
+    "list of these with labels (2022: 5; 2023: 6)"
 )
 """What an answer is, for graders that ask again."""
 ASK_AGAIN = frozenset({"strict-3"})

@@ -29,6 +29,8 @@ def show(
     Example: finqa config show --origin --set train.group_size=8
     """
     loaded = line.load(quiet=True)
+    for note in loaded.notes:
+        line.note(f"warning: {note}")
     emit(_document(loaded, origin), as_json=line.as_json, text=lambda: _print(loaded, origin))
 
 

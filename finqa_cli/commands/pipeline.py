@@ -245,10 +245,12 @@ def _spec(line: CommandLine, method: Method) -> PipelineSpec:
     of_imitation, of_training = _files(line.files, method)
     imitation = line.load({"optimizer.name": "sft"}, files=of_imitation, quiet=True)
     training = line.load({"optimizer.name": method}, files=of_training)
-    if training.settings.run.dir is not None:
+    if (folder := training.settings.run.dir) is not None and training.origins["run.dir"].startswith("file"):
+        line.note(f"warning: run.dir = {folder} ({training.origins['run.dir']}) has no effect here: --output names it")
+    elif folder is not None:
         raise UsageError(
             "run.dir has no effect here.",
-            remedy=f"--output {shlex.quote(str(training.settings.run.dir))} instead of --set run.dir",
+            remedy=f"--output {shlex.quote(str(folder))} instead of --set run.dir",
         )
     line.warn_of_project(training.settings)
     for loaded in (imitation, training):

@@ -66,6 +66,7 @@ class Loaded:
         undecided: Settings of `PLACED` that no layer sets, or that the last layer sets to `auto`; they have their
             default values until the placement plan replaces these.
         plan: Where engine and learner run; None if the command runs neither.
+        notes: What a user should know about the files; each is a line.
     """
 
     settings: Settings
@@ -73,6 +74,7 @@ class Loaded:
     choices: Choices
     undecided: frozenset[str] = frozenset(PLACED)
     plan: Placement | None = None
+    notes: tuple[str, ...] = ()
 
 
 def load_settings(
@@ -114,7 +116,8 @@ def load_settings(
     assigned = assignments_layer(assignments)
     for path in assigned.keys() & typed.keys():
         raise UsageError(f"{typed[path]} and --set {path}=... both set {path}.", remedy="give one of them")
-    given = [*_files_and_variables(files), flags_layer(flags or {}), assigned, arguments_layer(arguments)]
+    notes: list[str] = []
+    given = [*_files_and_variables(files, notes), flags_layer(flags or {}), assigned, arguments_layer(arguments)]
     refuse_secrets(given)
     wanted = winners([_defaults(), *given])
     here = facts(
@@ -149,15 +152,16 @@ def load_settings(
         origins={path: value.origin for path, value in sorted(winners(layers).items())},
         choices=choices,
         undecided=undecided,
+        notes=tuple(notes),
     )
 
 
-def _files_and_variables(files: Sequence[str | Path]) -> list[Layer]:
-    """Return the layers below the flags, lowest first."""
+def _files_and_variables(files: Sequence[str | Path], notes: list[str]) -> list[Layer]:
+    """Return the layers below the flags, lowest first; `notes` gets what a user should know about the files."""
     dotenv = dotenv_variables()
     # what `.env` has just put into the environment keeps `.env` as its origin
     own = {name: text for name, text in os.environ.items() if dotenv.get(name) != text}
-    read = file_layers(files or [file for file in (DEFAULT_FILE,) if file.is_file()])
+    read = file_layers(files or [file for file in (DEFAULT_FILE,) if file.is_file()], notes)
     return [*read, variables_layer(dotenv, ".env"), variables_layer(own, "environment")]
 
 

@@ -1,15 +1,15 @@
 """Flags and settings files of the published scripts, and their equivalents in finqa.
 
 The scripts are those of the RL-LLM FinQA pipeline (`03_sft_train.py --config model.yaml --algo_config ppo.yaml`). Each
-name is translated to settings, or refused with its equivalent. Only keys that describe the model are ignored, because
-the model is read from its own `config.json`.
+name is translated to settings, has no effect in finqa, which a warning says, or is refused with its equivalent because
+results would differ. Keys that describe the model are ignored, because the model is read from its own `config.json`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from finqa_cli.errors import ConfigError, UsageError
@@ -30,6 +30,7 @@ FLAGS: Mapping[str, Sequence[str]] = {
     "--skip-validation": ("--validation-samples 0",),
     "--test-jsonl": ("--data {}",),
     "--use-openai": ("--engine openai",),
+    "--warmup-steps": ("--set sft.warmup_steps={}",),
 }
 """Flag of a published script -> its equivalents; the first one whose flags the command has is used. `{}` is its value.
 """
@@ -48,7 +49,6 @@ REFUSED_FLAGS: Mapping[str, str] = {
     "--reward-spec": "--reward NAME, or reward.options in a settings file; finqa rewards show lists them",
     "--run-id": "--run-dir FOLDER, or --output FOLDER of finqa pipeline",
     "--save-steps": "--validate-every N: every validation writes a checkpoint",
-    "--warmup-steps": "--set sft.warmup_share=SHARE, the share of all steps",
 }
 """Flag of a published script that no flag of a command replaces -> its equivalent."""
 
@@ -57,6 +57,7 @@ KEYS: Mapping[str, Sequence[str]] = {
     "lora.r": ("lora.rank",),
     "training.epochs": ("sft.epochs",),
     "training.learning_rate": ("sft.learning_rate",),
+    "training.warmup_steps": ("sft.warmup_steps",),
     "validation.eval_steps": ("sft.validate_every",),
     "generation.max_new_tokens": ("generation.max_gen_tokens",),
     "paths.data_dir": ("data.path",),
@@ -84,14 +85,18 @@ VALUES: Mapping[tuple[str, Any], Mapping[str, Any]] = {
 """Key and value of a published settings file -> settings. fp16 becomes `auto`, which chooses bfloat16 on GPUs."""
 
 REFUSED_KEYS: Mapping[str, str] = {
-    "training.warmup_steps": "sft.warmup_share, the share of all steps",
-    "validation.save_steps": "sft.validate_every: every validation writes a checkpoint",
-    "validation.logging_steps": "not needed: every step is recorded",
-    "paths.reward_spec": "[reward] name and options; finqa rewards show lists them",
     "use_batch_bonus": "not supported: it makes rewards depend on the other questions of a batch",
     "baseline_type": "optimizer.options.baseline, leave_one_out or mean",
 }
-"""Key of a published settings file that cannot be mapped -> its equivalent."""
+"""Key of a published settings file that cannot be mapped, and that changes results -> its equivalent."""
+
+IDLE_KEYS: Mapping[str, str] = {
+    "validation.save_steps": "every validation writes a checkpoint (sft.validate_every)",
+    "validation.logging_steps": "every step is recorded",
+}
+"""Key of a published settings file that has no effect -> what finqa does instead. Results stay the same."""
+
+_REWARD_SPEC = "paths.reward_spec"
 
 DESCRIPTIONS = ("model.type", "model.architecture", "model.hidden_size", "model.num_layers", "model.vocab_size")
 """Keys that describe the model. Nothing depends on them, in the scripts or in finqa. Nor on a table `metadata`."""
@@ -107,10 +112,12 @@ class Translation:
     Attributes:
         values: Dotted path -> value.
         places: Dotted path -> key of the file that sets it.
+        idle: Keys of the file that have no effect, with the reason; empty: there are none.
     """
 
     values: Mapping[str, Any]
     places: Mapping[str, str]
+    idle: str = ""
 
 
 def replace_flags(words: Sequence[str], offered: Collection[str]) -> list[str]:
@@ -159,6 +166,7 @@ def translate_file(tree: Mapping[str, Any], name: str) -> Translation | None:
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     refused: list[str] = []
+    idle: list[str] = []
 
     def give(key: str, settings: Mapping[str, Any]) -> None:
         values.update(settings)
@@ -170,6 +178,12 @@ def translate_file(tree: Mapping[str, Any], name: str) -> Translation | None:
         known = _without_method(key)
         if not isinstance(value, list | dict) and (known, value) in VALUES:
             give(key, VALUES[known, value])
+        elif known == _REWARD_SPEC:
+            settings, reason = _reward(value)
+            give(key, settings)
+            idle += [f"{key} ({reason})"] if reason else []
+        elif known in IDLE_KEYS:
+            idle.append(f"{key} ({IDLE_KEYS[known]})")
         elif known in KEYS:
             give(key, dict.fromkeys(KEYS[known], value))
         elif known in REFUSED_KEYS:
@@ -181,7 +195,7 @@ def translate_file(tree: Mapping[str, Any], name: str) -> Translation | None:
             f"{name} has keys of published scripts that finqa sets differently: {'; '.join(refused)}.",
             remedy=f"remove them from {name}, and set what you need with --set",
         )
-    return Translation(values=values, places=places)
+    return Translation(values=values, places=places, idle="; ".join(idle))
 
 
 def _flags_of(form: str) -> set[str]:
@@ -203,8 +217,16 @@ def _without_method(key: str) -> str:
 
 def _is_published(key: str) -> bool:
     known = _without_method(key)
-    names = {*KEYS, *REFUSED_KEYS, *DESCRIPTIONS, *_STEP_KEYS, *(name for name, _ in VALUES)}
+    names = {*KEYS, *REFUSED_KEYS, *IDLE_KEYS, _REWARD_SPEC, *DESCRIPTIONS, *_STEP_KEYS, *(name for name, _ in VALUES)}
     return known in names or key.startswith("metadata.")
+
+
+def _reward(value: Any) -> tuple[dict[str, Any], str]:
+    """Return the settings for the path of a reward_spec.yaml, or why it has no effect: step 02 writes that file."""
+    if isinstance(value, str) and Path(value).is_file():
+        return {"reward.name": "weighted", "reward.options.spec": value}, ""
+    made = f"finqa rewards show weighted --out {PurePath(str(value)).parent}"
+    return {}, f"there is no such file; `{made}` writes it, and until then the environment's own reward applies"
 
 
 def _method(tree: Mapping[str, Any], name: str) -> dict[str, str]:

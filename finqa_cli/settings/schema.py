@@ -387,6 +387,9 @@ class SftSettings(Section):
         8192, "Tokens of one optimizer step, without padding", "--batch-tokens", main=True
     )
     warmup_share: Fraction = setting(0.03, "Share of the steps in which the learning rate rises")
+    warmup_steps: NaturalInt | None = setting(
+        None, "Steps in which the learning rate rises, in place of the share", shown="by sft.warmup_share"
+    )
     validation_share: Annotated[float, Field(ge=0.0, lt=1.0)] = setting(0.02, "Share of the companies held out")
     validate_every: PositiveInt | None = setting(
         None,

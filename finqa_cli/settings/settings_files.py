@@ -113,8 +113,12 @@ def tier_of(path: str) -> str | None:
     return None
 
 
-def file_layers(references: Sequence[str | Path]) -> list[Layer]:
+def file_layers(references: Sequence[str | Path], notes: list[str] | None = None) -> list[Layer]:
     """Return a layer for each file or name, in order.
+
+    Args:
+        references: Files, and names of files that ship with the package.
+        notes: Gets a line for each file with keys that have no effect.
 
     Raises:
         ConfigError: A file is absent, unreadable or invalid; it sets an unknown setting or a setting outside its tier;
@@ -124,7 +128,9 @@ def file_layers(references: Sequence[str | Path]) -> list[Layer]:
     seen: dict[str, str] = {}
     for reference in references:
         document = _find(str(reference))
-        layer, tier = _layer(document)
+        layer, tier, idle = _layer(document)
+        if notes is not None and idle:
+            notes.append(f"{document.name} sets what has no effect in finqa: {idle}")
         if tier in seen:
             raise ConfigError(
                 f"{seen[tier]} and {document.name} both belong to the {tier} tier; a run can use one file per tier.",
@@ -162,8 +168,8 @@ def _find(reference: str) -> Document:
     return read_document(known[found[0]], f"{found[0]}.toml")
 
 
-def _layer(document: Document) -> tuple[Layer, str | None]:
-    """Return the settings of a file, and its tier if it has one."""
+def _layer(document: Document) -> tuple[Layer, str | None, str]:
+    """Return the settings of a file, its tier if it has one, and the keys without effect of a published file."""
     tree = dict(document.tree)
     if "architecture" in tree:
         raise ConfigError(
@@ -176,12 +182,16 @@ def _layer(document: Document) -> tuple[Layer, str | None]:
             remedy=f"finqa experiment run {document.file} --dry-run shows it",
         )
     if (translation := translate_file(tree, document.name)) is not None:
-        return {
-            canonical(path, document.place(translation.places[path])): Value(
-                value, document.place(translation.places[path])
-            )
-            for path, value in translation.values.items()
-        }, None
+        return (
+            {
+                canonical(path, document.place(translation.places[path])): Value(
+                    value, document.place(translation.places[path])
+                )
+                for path, value in translation.values.items()
+            },
+            None,
+            translation.idle,
+        )
     resolved = tree.pop(RESOLVED, False) is True
     tier = tree.pop("tier", None)
     if "tier" in document.tree and tier not in tuple(TIERS):
@@ -199,7 +209,7 @@ def _layer(document: Document) -> tuple[Layer, str | None]:
                 f"{path} ({value.origin}) cannot be set by a file of the {tier} tier: {belongs}.",
                 remedy=f"move it to another --config file, or remove `tier` from {document.name}",
             )
-    return layer, tier
+    return layer, tier, ""
 
 
 def read_document(file: Path, name: str = "") -> Document:

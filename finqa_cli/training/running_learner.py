@@ -83,12 +83,17 @@ def apply_schedule(settings: Settings, passes: Passes) -> Settings:
     return _with_options(settings, {**learner.options, **_plan(train.schedule, train.warmup_share, steps)})
 
 
-def schedule_steps(settings: Settings, schedule: str, *, warmup_share: float, steps: int) -> Settings:
+def schedule_steps(
+    settings: Settings, schedule: str, *, warmup_share: float, steps: int, warmup_steps: int | None = None
+) -> Settings:
     """Return the settings of training on a file. The learner's own options have priority over the schedule.
+
+    The learning rate rises for `warmup_steps` steps, at most all but the last, or for the share `warmup_share`.
 
     The temperature is set to 1, because these losses are defined on the model's own distribution.
     """
-    planned = _with_options(settings, {**_plan(schedule, warmup_share, steps), **settings.learner.options})
+    share = warmup_share if warmup_steps is None else min(1.0, warmup_steps / steps)
+    planned = _with_options(settings, {**_plan(schedule, share, steps), **settings.learner.options})
     generation = settings.generation.model_copy(update={"temperature": 1.0})
     return planned.model_copy(update={"generation": generation})
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fixtures.command_calls import document, failure
+from fixtures.finqa_text_rows import original, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from finqa_cli.errors import UsageError
 from finqa_cli.runs.run_folder import read_settings
 from finqa_cli.settings.published_names import FLAGS, KEYS, REFUSED_FLAGS, VALUES, replace_flags
 from finqa_cli.settings.schema import DECLARATIONS
+from finqa_cli.testing.tiny_models import make_tiny_qwen3
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -40,10 +42,13 @@ training:
   batch_size: 4
   gradient_accumulation_steps: 4
   learning_rate: 2.0e-05
+  warmup_steps: 100
   max_length: 512
   fp16: true
 validation:
   eval_steps: 500
+  save_steps: 1000
+  logging_steps: 100
 generation:
   max_new_tokens: 128
   temperature: 0.7
@@ -51,6 +56,7 @@ generation:
 paths:
   data_dir: finqa_processed
   output_dir: outputs/run_001/03_sft
+  reward_spec: outputs/run_001/02_rewards/reward_spec.yaml
 metadata:
   generated_by: inspect_model_architecture.py
   all_available_layers: [c_attn, c_proj, c_fc]
@@ -92,7 +98,15 @@ def test_both_tiers_of_the_published_pipeline(algorithm: str, capsys: pytest.Cap
     text, options = ALGORITHMS[algorithm]
     Path("model.yaml").write_text(MODEL)
     Path(f"{algorithm}.yaml").write_text(text)
+    assert main(["config", "show", "--config", "model.yaml"]) == 0
+    (warned,) = [each for each in capsys.readouterr().err.splitlines() if each.startswith("warning: ")]
+    assert all(key in warned for key in ("validation.save_steps", "logging_steps", "paths.reward_spec")), warned
+    assert main(["rewards", "show", "weighted", "--out", "outputs/run_001/02_rewards"]) == 0
+    capsys.readouterr()
     settings = shown(capsys, "--config", "model.yaml", "--algo_config", f"{algorithm}.yaml")
+    assert settings["sft"]["warmup_steps"] == 100
+    spec = "outputs/run_001/02_rewards/reward_spec.yaml"
+    assert settings["reward"] == {"name": "weighted", "options": {"spec": spec}}
     assert settings["model"]["name"] == "microsoft/DialoGPT-medium"
     assert settings["lora"] == {"rank": 8, "alpha": 24, "dropout": 0.05, "target_modules": ["c_attn", "c_proj"]}
     assert settings["sft"]["epochs"] == 2 and settings["sft"]["learning_rate"] == 2e-5
@@ -105,6 +119,17 @@ def test_both_tiers_of_the_published_pipeline(algorithm: str, capsys: pytest.Cap
         assert settings["train"]["group_size"] == 5
 
 
+def test_a_pipeline_takes_both_files_and_has_a_folder_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    write(Path("finqa_processed.json"), *map(original, range(1, 40)))
+    Path("model.yaml").write_text(MODEL.replace("finqa_processed", "finqa_processed.json"))
+    Path("dpo.yaml").write_text(ALGORITHMS["dpo"][0])
+    make_tiny_qwen3(Path("tiny"))
+    words = ["pipeline", "--config=model.yaml", "--algo_config=dpo.yaml", "--method=dpo", "--environment=finqa-text"]
+    assert main([*words, "--model=tiny", "--dry-run"]) == 0
+    printed = capsys.readouterr()
+    assert "run.dir = outputs/run_001/03_sft" in printed.err and "09_dpo" in printed.out
+
+
 def test_the_line_of_a_published_key_is_the_origin(capsys: pytest.CaptureFixture[str]) -> None:
     Path("model.yaml").write_text(MODEL)
     assert main(["config", "show", "--origin", "--config=model.yaml"]) == 0
@@ -115,9 +140,6 @@ def test_the_line_of_a_published_key_is_the_origin(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("training:\n  warmup_steps: 100\nvalidation:\n  save_steps: 9\n  logging_steps: 1\n",
-         ["training.warmup_steps (here sft.warmup_share", "validation.save_steps (here", "every step is recorded"]),
-        ("paths:\n  reward_spec: x.yaml\n", ["paths.reward_spec (here [reward]"]),
         ("use_batch_bonus: true\n", ["use_batch_bonus (here not supported"]),
         ("baseline_type: ema\n", ["optimizer.options.baseline"]),
         ("training:\n  batch_size: 4\n", ["training.batch_size (here sft.batch_tokens"]),

@@ -177,6 +177,8 @@ class CommandLine:
         check_sandboxes(loaded.settings, _confirm_sandboxes)
         logs.configure()
         shown = not (quiet or self.as_json or self.quiet)
+        for note in loaded.notes if shown else ():
+            print(f"warning: {note}", file=sys.stderr)
         if shown and loaded.choices.reasons:
             environment = registry().find("environment", loaded.settings.environment.name)
             new_model = self.context.params.get("init") is not None

@@ -218,7 +218,10 @@ def _report_parse_rate(result: SftResult, reporter: Reporter) -> None:
 
 def _planned(settings: Settings, steps: int, *, whole: bool) -> Settings:
     """Return the settings with the learning rate of `sft` and a schedule over the steps; `whole` trains all weights."""
-    planned = schedule_steps(settings, "cosine", warmup_share=settings.sft.warmup_share, steps=steps)
+    sft = settings.sft
+    planned = schedule_steps(
+        settings, "cosine", warmup_share=sft.warmup_share, steps=steps, warmup_steps=sft.warmup_steps
+    )
     rate = settings.sft.learning_rate or rate_for(settings.lora.rank, SFT_RATES)
     changes: dict[str, Any] = {"train": settings.train.model_copy(update={"learning_rate": rate})}
     if whole:  # a new model has no trained weights to which an adapter could be added

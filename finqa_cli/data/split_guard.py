@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from finqa_cli.errors import DataError
@@ -56,7 +56,8 @@ def check_training_data(
     *,
     allow_evaluation_only: bool = False,
     allow_overlap: bool = False,
-    division: str = "split the train and dev files by company",
+    division: Callable[[], str] = lambda: "split the train and dev files by company",
+    cluster: tuple[str, str] = ("company", "companies"),
 ) -> None:
     """Checks that tasks may be used for training.
 
@@ -66,7 +67,8 @@ def check_training_data(
         evaluation: The tasks to evaluate on.
         allow_evaluation_only: Whether the user allows training on data for evaluation.
         allow_overlap: Whether the user allows the two sets to overlap.
-        division: Remedy for an overlap: how to divide the data.
+        division: Returns the remedy for an overlap: how to divide the data. Only called if there is one.
+        cluster: Word for a cluster of the data, singular and plural.
 
     Raises:
         DataError: The data or the split is for evaluation only, or the two sets overlap; the message has counts
@@ -86,8 +88,8 @@ def check_training_data(
         raise DataError(
             f"The training data ({data.name!r}, split {training[0].split}) overlaps with the "
             f"evaluation data (split {splits}): "
-            f"{describe(overlap)}. The evaluation would measure memorization.",
-            remedy=f"{division}, or pass {ALLOW_OVERLAP}",
+            f"{describe(overlap, cluster)}. The evaluation would measure memorization.",
+            remedy=f"{division()}, or {ALLOW_OVERLAP}",
         )
 
 

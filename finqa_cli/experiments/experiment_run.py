@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
 from finqa_cli.errors import ConfigError, DataError, FinqaError
 from finqa_cli.experiments.experiment_plan import (
     ExperimentPlan,
@@ -21,14 +22,28 @@ from finqa_cli.experiments.experiment_plan import (
     steps_of,
 )
 from finqa_cli.experiments.experiment_report import ExperimentReport, make_report, write_report
-from finqa_cli.experiments.step_runner import Owner, Relay, Show, State, Step, StepFolder, open_folder, read_facts
+from finqa_cli.experiments.step_runner import (
+    Owner,
+    Relay,
+    Show,
+    State,
+    Step,
+    StepFolder,
+    open_folder,
+    read_facts,
+    with_settings,
+)
 from finqa_cli.experiments.step_settings import (
     check_options,
     check_recorded,
     check_variables,
     write_settings,
 )
+from finqa_cli.extend import registry
+from finqa_cli.runs.reporter import NullReporter
+from finqa_cli.settings import Settings
 from finqa_cli.training.rl.rl_run import check_method
+from finqa_cli.training.training_data import guard_training
 
 EXPERIMENT = Owner(command="experiment", resume="finqa experiment run --resume", redo="--redo")
 
@@ -88,19 +103,33 @@ def _identity(cell: PlannedCell) -> str:
 
 
 def check_cells(plan: ExperimentPlan, only: Sequence[str]) -> None:
-    """Checks the components and methods of all cells, before the first one runs.
+    """Checks the components, methods and data of all cells, before the first one runs.
 
     Raises:
         ConfigError: A component or an option is unknown, or the method does not fit the settings.
+        DataError: The data of a cell is malformed, for evaluation only, or its splits overlap.
     """
+    checked: set[str] = set()
     for name in chosen_cells(plan.cells, only):
         try:
             settings = settings_of(plan.cells[name])
             check_options(settings)
             check_method(settings)
+            key = json.dumps([plan.cells[name].settings[part] for part in ("environment", "data", "eval")])
+            if key not in checked and _has_data(settings):
+                guard_training(settings, NullReporter())
+            checked.add(key)
         except FinqaError as error:
             error.args = (f"Cell {name}: {error.message}",)
+            error.remedy = with_settings(error.remedy)
             raise
+
+
+def _has_data(settings: Settings) -> bool:
+    """Returns whether the data of a cell exists already; else its training says what is missing."""
+    if not registry().find("environment", settings.environment.name).snapshotless:
+        return settings.data.snapshot in [snapshot.name for snapshot in LocalSnapshots(settings.data.home).list()]
+    return settings.data.path is None or settings.data.path.exists()
 
 
 def states_of(plan: ExperimentPlan, run: Path) -> CellStates:

@@ -16,7 +16,16 @@ from finqa_cli.runs.run_summary import PIPELINE_EVALUATION
 from finqa_cli.settings import Settings
 from finqa_cli.wiring.build import make_verdict
 
-PIPELINE = Owner(command="pipeline", resume="finqa pipeline --resume", redo="--from")
+_STEP_FLAGS = {
+    "sample": {
+        "--num-candidates": "--num-candidates",
+        "--temperature": "--candidate-temperature",
+        "--top-p": "--candidate-top-p",
+        "--limit": "--candidate-questions",
+    },
+    "prefs": {"--rule": "--pair-rule"},
+}
+PIPELINE = Owner(command="pipeline", resume="finqa pipeline --resume", redo="--from", flags=_STEP_FLAGS)
 
 CHECKED, DATASET = "00_data_validation", "01_dataset"
 DEMONSTRATIONS, REWARDS, SFT, CANDIDATES = "01_dataset/demonstrations", "02_rewards", "03_sft", "04_candidates"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from finqa_cli.algorithms.pairing import Rule
 from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
 from finqa_cli.data.finqa.finqa_rows import is_finqa
 from finqa_cli.data.import_advice import advise_import
+from finqa_cli.data.question_files.prepare import prepare
 from finqa_cli.data.question_files.question_rows import read_rows
 from finqa_cli.data.snapshots.compile import file_digest, manifest_digest
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
@@ -21,8 +23,10 @@ from finqa_cli.evaluation.compare.comparison import label_and_path
 from finqa_cli.evaluation.compare.evaluated_runs import load_run
 from finqa_cli.experiments.step_settings import check_options
 from finqa_cli.extend import registry
+from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Loaded, Settings, from_public_dict, to_public_dict
 from finqa_cli.training.rl.rl_run import check_method
+from finqa_cli.training.training_data import guard_training
 from finqa_cli.types.splits import split_of_name
 from finqa_cli.wiring.build import try_environment
 from finqa_cli.wiring.policies import resolve
@@ -169,7 +173,8 @@ def check_spec(spec: PipelineSpec) -> None:
     Raises:
         ConfigError: A component or an option is unknown, the method does not fit the settings, or the model or its
             specification does not exist.
-        DataError: A run to compare with cannot be compared, or the run of the first policy is damaged.
+        DataError: A run to compare with cannot be compared, or the run of the first policy is damaged; or the data is
+            malformed, or a later step would refuse it because its splits overlap.
         UsageError: A run to compare with lacks its label or its folder.
     """
     for settings in (spec.imitation, spec.training):
@@ -182,6 +187,23 @@ def check_spec(spec: PipelineSpec) -> None:
         raise ConfigError(f"There is no model specification at {spec.init}.", remedy="finqa config list")
     for named in spec.compare_with:
         load_run(label_and_path(named)[1])
+    _check_data(spec)
+
+
+def _check_data(spec: PipelineSpec) -> None:
+    """Checks the data as the steps do that check, divide and train on it."""
+    data, settings = spec.data, spec.training
+    match data.kind:
+        case "embedded":
+            return  # its splits share nothing, as its tests show
+        case "finqa":
+            prepare([Path(file) for file in data.files], split_by="company" if data.by_company else "file")
+        case "folder":
+            with tempfile.TemporaryDirectory() as home:
+                environment = try_environment(settings, Path(data.path), Path(home))
+                guard_training(settings, NullReporter(), environment)
+        case _:
+            guard_training(settings, NullReporter())
 
 
 def with_defaults(loaded: Loaded, defaults: Mapping[str, Any]) -> Settings:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import shutil
 import signal
@@ -29,6 +30,7 @@ from finqa_cli.processes import start_time
 from finqa_cli.runs.durable_files import now, read_document, sha256_of, storage, write_json
 from finqa_cli.runs.interrupts import next_signal, stop_signals, stopped_by
 from finqa_cli.runs.run_folder import MANIFEST, is_over, process_facts, read_run, write_manifest
+from finqa_cli.settings.schema import DECLARATIONS
 
 RESUMABLE = ("train", "sft", "sample", "dpo", "eval")
 """Commands that take --resume FOLDER."""
@@ -78,11 +80,13 @@ class Owner:
         command: Name of the command in run.json.
         resume: Command that resumes a folder; its path is appended.
         redo: Flag that runs a step again.
+        flags: Command of a step -> its flags -> the flags of this command that set the same.
     """
 
     command: str
     resume: str
     redo: str
+    flags: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,12 +383,14 @@ class StepFolder:
         how = f"exit code {ended.code}" if ended.code > 0 else f"killed by signal {-ended.code}"
         reason = f": {ended.reason}" if ended.reason else f"; its output is in {log}."
         remedy = self.resumption
-        if ended.remedy:
+        if ended.remedy and (own := own_command(ended.remedy, step.command, self.owner)):
+            remedy = own
+        elif ended.remedy:
             kept = any(record["status"] == "completed" for record in self._steps.values())
             # A resumed run keeps data and settings, so a remedy of the step that changes them cannot be followed there.
             new = "the same command with a new --output"
             resumed = f"{self.resumption}, which keeps data and settings; after a change of these, {new}"
-            remedy = f"{ended.remedy}; then {resumed if kept else new}"
+            remedy = f"{with_settings(ended.remedy)}; then {resumed if kept else new}"
         error = FinqaError(f"Step {step.name} failed ({how}){reason}", remedy=remedy)
         error.exit_code = ended.code if ended.code > 0 else 1
         return error
@@ -395,6 +401,54 @@ class StepFolder:
 
     def _write(self) -> None:
         write_json(self.path / "run.json", self._facts)
+
+
+_OF_COMMANDS = re.compile(r"(\(?finqa [^;,)]*\)?|`[^`]*`)")
+_FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z-]*)((?: [^\s,;]+)?)")
+
+
+def with_settings(remedy: str) -> str:
+    """Returns the remedy of a step with `--set` in place of flags that pipelines and experiments may not have.
+
+    Flags in the command lines that it names stay as they are.
+    """
+    parts = _OF_COMMANDS.split(remedy)
+    parts[::2] = [_FLAG.sub(_as_setting, part) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _as_setting(match: re.Match[str]) -> str:
+    flag, value = match[1], match[2]
+    for path, declaration in DECLARATIONS.items():
+        on, _, off = declaration.about.flags.partition("/")
+        if flag in on.split() and (declaration.flag_type is bool or off):
+            return f"--set {path}=true{value}"
+        if flag in off.split():
+            return f"--set {path}=false{value}"
+        if flag in on.split() and value:  # `--data with a file` names no value
+            said = value.strip() in ("with", "for", "of", "in", "and", "to", "names")
+            return f"--set {path}={path.rpartition('.')[2].upper()}{value}" if said else f"--set {path}={value.strip()}"
+    return match[0]
+
+
+def own_command(remedy: str, command: str, owner: Owner) -> str:
+    """Returns what to do in place of a step's remedy that changes a step which the owner runs itself; or "".
+
+    `finqa sample TARGET --num-candidates 16` is a step of a pipeline: the pipeline has a flag for that number.
+
+    Args:
+        remedy: What the step printed.
+        command: The step's command.
+        owner: The pipeline or experiment.
+    """
+    ways = []
+    for place, part in enumerate(_OF_COMMANDS.split(remedy)):
+        words = shlex.split(part.strip("()`"))
+        named = words[1] if place % 2 and len(words) > 1 else command
+        known = owner.flags.get(named, {})
+        given = [f"{known[flag]}{value}" for flag, value in _FLAG.findall(part) if flag in known and value]
+        ways += [" ".join(given)] if given else []
+    return f"the same command with {', or with '.join(ways)}, and a new --output" if ways else ""
 
 
 @contextmanager

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
-from collections.abc import Collection, Sequence
+import string
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from finqa_cli.contracts import Environment
 from finqa_cli.data import LocalSnapshots
 from finqa_cli.data.snapshots.compile import TASKS
 from finqa_cli.data.split_guard import check_demonstrations, check_other_data, check_permission, check_training_data
 from finqa_cli.errors import ConfigError, DataError, FinqaError
+from finqa_cli.evaluation.cluster_nouns import cluster_noun, plural_noun
 from finqa_cli.evaluation.evaluate import held_out_split
 from finqa_cli.extend import registry
 from finqa_cli.runs.durable_files import read_document
@@ -20,8 +24,8 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import read_settings
 from finqa_cli.settings import ENVIRONMENT, Choice, Settings, from_public_dict
 from finqa_cli.types import DataInfo, Prompt, Snapshot, Task
-from finqa_cli.types.splits import split_of_name
-from finqa_cli.wiring.build import open_environment
+from finqa_cli.types.splits import SPLIT_NAMES, split_of_name
+from finqa_cli.wiring.build import open_environment, try_environment
 from finqa_cli.wiring.stage import Stage
 
 _SETTING = "data.max_prompt_tokens"
@@ -86,14 +90,19 @@ async def _prompt(environment: Environment, task: Task) -> Prompt:
         await session.close()
 
 
-def guard_training(settings: Settings, reporter: Reporter) -> None:
+def guard_training(settings: Settings, reporter: Reporter, environment: Environment | None = None) -> None:
     """Check that the training split does not overlap with evaluation data: the other splits, and other snapshots.
+
+    Args:
+        settings: Settings of the training.
+        reporter: Shows what cannot be compared.
+        environment: The environment with its data; None: that of the settings.
 
     Raises:
         DataError: The data is for evaluation only, the split does not exist, or it overlaps with another split or with
             a snapshot that is for evaluation only.
     """
-    environment, chosen = open_environment(settings, reporter), settings.data
+    environment, chosen = environment or open_environment(settings, reporter), settings.data
     check_permission(environment.data(), allow_evaluation_only=chosen.allow_evaluation_only)
     evaluated = held_out_split(environment, settings)
     held_out = _other_splits(environment, {chosen.train_split} - {evaluated}, *filter(None, [evaluated]))
@@ -104,7 +113,8 @@ def guard_training(settings: Settings, reporter: Reporter) -> None:
         held_out,
         allow_evaluation_only=chosen.allow_evaluation_only,
         allow_overlap=chosen.allow_overlap,
-        division=_division(settings),
+        division=lambda: _division(settings, training),
+        cluster=_noun(settings),
     )
     _check_other_snapshots(settings, training, environment.data(), reporter)
 
@@ -143,23 +153,67 @@ def guard_demonstrations(
                 tasks,
                 held_out,
                 allow_evaluation_only=allowed,
-                division="demonstrations of data whose splits do not overlap",
+                division=lambda: "demonstrations of data whose splits do not overlap",
+                cluster=_noun(settings),
             )
         _check_other_snapshots(settings, tasks, data, reporter)
 
 
-def _division(settings: Settings) -> str:
+def _noun(settings: Settings) -> tuple[str, str]:
+    """Return what the environment calls a cluster, singular and plural."""
+    noun = cluster_noun(settings.environment.name, settings.environment.options)
+    return noun, plural_noun(noun)
+
+
+def _division(settings: Settings, training: Sequence[Task]) -> str:
     """Return a remedy: how to divide the data of these settings so that its splits do not overlap."""
-    name, path = settings.environment.name, settings.data.path
-    if not registry().find("environment", name).snapshotless:
-        return "split it by company when it is imported (finqa data import tables --help, --splits)"
-    if path is None:
-        return "put all tasks of a cluster into one split, or leave out the splits: tasks are then split by cluster"
-    found = sorted(path.glob("*.js*")) if path.is_dir() else [path]
-    files = [each for each in found if split_of_name(each) != "test" and each.stem != "manifest"]
-    reader = "" if name == "finqa-text" else f" --for {name}"
-    command = f"finqa data prepare {shlex.join(map(str, files))}{reader} --split-by company --out divided"
-    return f"split it by company ({command}), and train with --data divided"
+    component, path = registry().find("environment", settings.environment.name), settings.data.path
+    noun, _ = _noun(settings)
+    if not component.snapshotless:
+        return f"split it by {noun} when it is imported (finqa data import tables --help, --splits)"
+    options = _cluster_options(settings, component.clustered_by)
+    files = [] if path is None else _divisible_files(settings, path, options, {task.id for task in training})
+    if path is None or not files:
+        return f"put all tasks of one {noun} into one split, or leave out the splits: tasks are then split by {noun}"
+    assigned = [word for name, value in options.items() for word in ("--set", f"environment.options.{name}={value}")]
+    words = [*map(str, files), "--for", component.name, *assigned, "--split-by", "cluster", "--out", "divided"]
+    return f"split it by {noun} (finqa data prepare {shlex.join(words)}) and --data divided"
+
+
+def _cluster_options(settings: Settings, clustered_by: str) -> dict[str, Any]:
+    """Return the options of the environment that decide what a cluster is, as far as they are set."""
+    named = [name for _, name, _, _ in string.Formatter().parse(clustered_by) if name]
+    return {name: settings.environment.options[name] for name in named if name in settings.environment.options}
+
+
+def _divisible_files(
+    settings: Settings, path: Path, options: Mapping[str, Any], trained: Collection[str]
+) -> list[Path]:
+    """Return the files at a path whose rows can be divided: those that the environment reads training tasks from.
+
+    Files of a split `test` are left out, because their rows must not become training data. A file counts with its
+    development file, which may be divided as well.
+    """
+    found = [path] if path.is_file() else sorted(file for file in path.iterdir() if file.is_file())
+    named = [file for file in found if split_of_name(file) in ("train", "dev") or file == path]
+    choice = Choice(name=settings.environment.name, options=dict(options))
+    alone = settings.model_copy(update={"environment": choice, "reward": Choice(name=ENVIRONMENT)})
+    read = {}
+    for file in named:
+        try:
+            environment = try_environment(alone, file, file.parent)
+        except FinqaError:
+            continue
+        read[file] = {task.id for split in environment.splits() for task in environment.tasks(split)}
+    used = [file for file, tasks in read.items() if tasks & set(trained)]
+    of_training = {_without_split(file) for file in used}
+    return [file for file in read if file in used or _without_split(file) in of_training]
+
+
+def _without_split(file: Path) -> str:
+    """Return a file's name without the word for its split and without numbers: `train_4b_20` is `_4b_`'s."""
+    words = re.split(r"[^a-z0-9]+", file.stem.lower())
+    return " ".join(word for word in words if word not in SPLIT_NAMES and not word.isdigit())
 
 
 def _check_other_snapshots(

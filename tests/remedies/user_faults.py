@@ -30,6 +30,7 @@ from remedies.shared_folders import BEGINNING
 from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
 from finqa_cli.experiments import experiment_run, pipeline_run
 from finqa_cli.experiments.step_runner import Ended, Relay
+from finqa_plugins.environments.forecast import make_rows
 
 AB = ("a", "b")
 W = "trained/w"
@@ -385,6 +386,37 @@ def in_this_process(*, training: int | None = None) -> Iterator[SimpleNamespace]
         yield SimpleNamespace(url="")
 
 
+def shared_companies() -> None:
+    """Rows of which every split asks about the same companies, as the published splits do."""
+    Path("rows").mkdir()
+    for split in ("train", "dev"):
+        rows = [
+            finqa_text_rows.prepared(page, id=f"C{page % 9}/2018/{split}_{page}.pdf-1", input_text=f"{split} {page}")
+            for page in range(36)
+        ]
+        finqa_text_rows.write(Path(f"rows/{split}.jsonl"), *rows)
+
+
+OF_DATES = """
+[settings.environment]
+name = "forecast"
+options = { cluster = "date" }
+
+[settings.data]
+path = "rows"
+eval_split = "test"
+
+[settings.model]
+"""
+
+
+def shared_dates() -> None:
+    """Forecasts of which every split asks about the same dates, and an experiment that divides them by date."""
+    make_rows.main(["--out", "rows", "--format", "jsonl"])
+    small = SMALL.replace('environment = "finqa-text"\n', "").replace("embedded-text", "embedded-forecast")
+    Path("dates.toml").write_text(small.replace("\n[settings.model]\n", OF_DATES))
+
+
 SHORT = SMALL.replace('"=2 * N"', "1")
 WORKFLOWS = {
     "a pipeline of another method": Fault(
@@ -399,6 +431,12 @@ WORKFLOWS = {
     "something in the place of a step": Fault(
         RESUME, text("pipeline/01_dataset/mine.txt", "mine"), needs=("pipeline",)
     ),
+    "a pipeline on splits that share companies": Fault(
+        "pipeline --environment finqa-text --data rows --model trained/base --method dpo --dry-run",
+        shared_companies,
+        needs=("trained",),
+    ),
+    "an experiment on splits that share dates": Fault("experiment run dates.toml --dry-run", shared_dates),
     "no pipeline to resume": Fault("pipeline --resume a", needs=AB, by_hand=new("pipeline --method grpo --dry-run")),
     "a pipeline whose first step fails": Fault(
         "pipeline --method grpo --data d --output p --quiet",

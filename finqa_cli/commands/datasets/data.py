@@ -43,7 +43,9 @@ from finqa_cli.data.dataset import Cell, Table
 from finqa_cli.data.finqa.finqa_rows import LICENCE, SOURCE
 from finqa_cli.data.generated.embedded import embedded_layout
 from finqa_cli.data.generated.generate import generate
+from finqa_cli.data.import_advice import imports_as_finqa
 from finqa_cli.data.question_files.prepare import Preparation, SplitBy, prepare, read_finqa, rows_of_tasks
+from finqa_cli.data.question_files.question_rows import finqa_files
 from finqa_cli.data.question_files.show_question import Shown, find_table, show_in_path, show_in_snapshot
 from finqa_cli.data.snapshots.compile import storage, table_info
 from finqa_cli.errors import DataError, UsageError, printable
@@ -233,7 +235,10 @@ def check(
 
     Example: finqa data check my-data --for finqa --out report
     """
-    _refuse_idle_flags(line, path)
+    if environment is None and not quick_test and path.is_dir() and imports_as_finqa(file := finqa_files([path])[0]):
+        path, environment = file.parent, "finqa-text"  # a folder or checkout of FinQA, which no other environment reads
+    else:
+        _refuse_idle_flags(line, path)
     embedded = path == Path(EMBEDDED) and not path.exists()
     with tempfile.TemporaryDirectory(prefix="finqa-check-") as temporary:
         data = embedded_layout((out or Path(temporary)) / "data") if embedded else path
@@ -415,7 +420,8 @@ def generate_data(
 def prepare_data(
     line: CommandLine,
     files: Annotated[
-        list[Path], typer.Argument(help="Files of the original FinQA (.json, .jsonl, .parquet), or of --for.")
+        list[Path],
+        typer.Argument(help="Files of the original FinQA (.json, .jsonl, .parquet) or its folder, or files of --for."),
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder for train.jsonl, val.jsonl, test.jsonl, manifest.json.")],
     environment: Annotated[
@@ -431,7 +437,8 @@ def prepare_data(
         SplitBy,
         typer.Option(
             "--split-by",
-            help="Keep the splits of the files, or assign each company to one split; auto: use the names of the files.",
+            help="Keep the splits of the files, or assign each company (with --for: each cluster, such as a date) to "
+            "one split; auto: use the names of the files.",
         ),
     ] = "auto",
     seed: Annotated[int, typer.Option("--seed", help="Seed of the split by company.")] = 0,
@@ -456,7 +463,7 @@ def prepare_data(
         raise UsageError(
             "--set and --config apply to the environment, but --for is not given.", remedy="--for convfinqa"
         )
-    most = QUICK_ROWS if quick_test else None
+    most, files = QUICK_ROWS if quick_test else None, finqa_files(files)
     read = read_finqa if environment is None else rows_of_tasks(_tasks_of(line, environment, files, skip_bad=skip_bad))
     prepared = prepare(files, read, split_by=split_by, seed=seed, shares=shares(splits), skip_bad=skip_bad, most=most)
     origin = SOURCE if environment is None else environment
@@ -514,6 +521,6 @@ def _prepared(prepared: Preparation, files: Sequence[Path], out: Path) -> str:
             f"Companies in more than one split (as in the published splits): {len(prepared.shared_companies)}; "
             "--split-by company of the train and dev files separates them."
         )
-    if prepared.evaluation_only and prepared.split_by == "company":
+    if prepared.evaluation_only and prepared.split_by != "file":
         lines.append(all_went_to_test(files))
     return "\n".join(lines)

@@ -40,6 +40,7 @@ from finqa_cli.data.own_tables.import_options import (
 )
 from finqa_cli.data.own_tables.table_region import MOST_HEADER_ROWS
 from finqa_cli.data.own_tables.tables_import import TablesReport, import_tables
+from finqa_cli.data.question_files.question_rows import finqa_files
 from finqa_cli.data.table_findings import FINDINGS
 from finqa_cli.errors import UsageError
 from finqa_cli.types.splits import split_of_name
@@ -62,7 +63,10 @@ Folder = Annotated[Path, typer.Argument(help="Folder with benchmark_questions/fi
 def finqa_json(
     files: Annotated[
         list[Path],
-        typer.Argument(help="Files of the original FinQA: train.json, dev.json, ...; also .jsonl, .parquet."),
+        typer.Argument(
+            help="Files of the original FinQA: train.json, dev.json, ...; also .jsonl, .parquet, or its folder, whose "
+            "test file is left out."
+        ),
     ],
     out: Out,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the split by company.")] = 0,
@@ -84,6 +88,10 @@ def finqa_json(
 
     Example: finqa data import finqa-json dev.json --out finqa-dev
     """
+    found = finqa_files(files)
+    if found != files and any(split_of_name(file) != "test" for file in found):
+        found = [file for file in found if split_of_name(file) != "test" or file in files]
+    files = found
     report = import_finqa_json(
         files, skip_bad=skip_bad, evaluation_only=evaluation_only, seed=seed, shares=shares(splits)
     )

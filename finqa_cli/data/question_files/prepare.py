@@ -36,7 +36,7 @@ from finqa_cli.errors import DataError, UsageError
 from finqa_cli.types import Task
 from finqa_cli.types.splits import SPLITS, cluster_of, page_cluster, split_of_name
 
-SplitBy = Literal["auto", "file", "company"]
+SplitBy = Literal["auto", "file", "company", "cluster"]
 
 FILES: Mapping[str, str] = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
 """Split -> file."""
@@ -74,7 +74,7 @@ class Preparation:
     """Rows by split, ready to be written.
 
     Attributes:
-        split_by: `file` or `company`.
+        split_by: `file`, `company`, or `cluster` if that was asked for.
         rows: Split -> rows, in the order of the sources; splits without rows are left out.
         read: Number of rows in the sources.
         problems: Malformed rows that were left out.
@@ -82,7 +82,7 @@ class Preparation:
         evaluation_only: Every source is FinQA's test split, or one of them is and the rows were split by company.
     """
 
-    split_by: Literal["file", "company"]
+    split_by: Literal["file", "company", "cluster"]
     rows: Mapping[str, tuple[PreparedRow, ...]]
     read: int
     problems: tuple[Problem, ...]
@@ -128,7 +128,8 @@ def rows_of_tasks(tasks: Mapping[Path, Sequence[Task]]) -> Read:
 
     Args:
         tasks: The environment's tasks, by file. A row belongs to the task or cluster whose name it has as `id`, `uid`
-            or `table.uid`. Any other row is a problem: the environment skips it.
+            or `table.uid`, or whose name is that of the file and its number, which environments give to rows without
+            an id. Any other row is a problem: the environment skips it.
     """
 
     def read(path: Path) -> Iterator[PreparedRow | Problem]:
@@ -138,7 +139,8 @@ def rows_of_tasks(tasks: Mapping[Path, Sequence[Task]]) -> Read:
                 yield item
                 continue
             number, fields = item
-            name = next((name for name in _identities(fields) if name in known), None)
+            names = (*_identities(fields), f"{path.stem}-{number}")
+            name = next((name for name in names if name in known), None)
             if name is None:
                 yield Problem(file=str(path), row=number, reason="the environment skips it")
             else:
@@ -169,8 +171,9 @@ def prepare(
 ) -> Preparation:
     """Reads question files and divides their rows.
 
-    A split by company assigns each company to one split, by its name and the seed only. A split by file takes the split
-    from the file name (train, dev or val, test). The published splits share companies, but no page.
+    A split by company, or by what else the clusters are, assigns each to one split, by its name and the seed only. A
+    split by file takes the split from the file name (train, dev or val, test). The published splits share companies,
+    but no page.
 
     Args:
         files: JSON, JSONL or Parquet.
@@ -219,7 +222,7 @@ def prepare(
         )
     kept = {split: tuple(part) for split, part in rows.items() if part}
     return Preparation(
-        split_by="file" if by_file else "company",
+        split_by="file" if by_file else "cluster" if split_by == "cluster" else "company",
         rows=kept,
         read=read,
         problems=tuple(problems),

@@ -56,6 +56,18 @@ def split_files(folder: Path) -> tuple[Path, ...]:
         return ()
 
 
+def finqa_files(paths: Sequence[Path]) -> list[Path]:
+    """Returns question files; of a folder, such as a checkout of FinQA, those of its splits, also in `dataset` below.
+
+    Private test files, which have no answers, are left out. A folder without such files is returned as it is.
+    """
+    found: list[Path] = []
+    for path in paths:
+        inside = (split_files(path) or split_files(path / "dataset")) if path.is_dir() else ()
+        found += [file for file in inside if "private" not in file.stem.split("_")] or [path]
+    return found
+
+
 def csv_rows(
     path: Path, required: Sequence[str] = (), separator: str = ","
 ) -> Iterator[tuple[int, dict[str, str]] | Problem]:

@@ -15,6 +15,7 @@ from finqa_cli.data import LocalSnapshots, SplitShares
 from finqa_cli.data.question_files.prepare import FILES, prepare
 from finqa_cli.data.question_files.show_question import show_in_path, show_in_snapshot
 from finqa_cli.errors import DataError, UsageError
+from finqa_plugins.environments.forecast import make_rows
 
 REAL = Path(__file__).parents[3] / "../shared/data/finqa"
 
@@ -225,3 +226,32 @@ def test_files_of_an_environment_are_divided_as_they_are(
     assert not Path("none").exists()
     assert main(["data", "prepare", "bad.json", "--for=convfinqa", "--skip-bad", "--out=kept"]) == 0
     assert "Left out 1 malformed row" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("below", ["", "dataset"])
+def test_a_checkout_of_finqa_is_read_at_any_level(below: str, tmp_path: Path) -> None:
+    (tmp_path / "finqa" / below).mkdir(parents=True)
+    for split in ("train", "dev", "test", "private_test"):
+        write_json(tmp_path / "finqa" / below / f"{split}.json", [page(f"{split[:3].upper()}A", 1)])
+    root = str(tmp_path / "finqa")
+    assert main(["data", "prepare", root, "--out", str(tmp_path / "prepared")]) == 0
+    assert [len(records((tmp_path / "prepared" / name).read_text())) for name in ("train.jsonl", "test.jsonl")] == [
+        1,
+        1,
+    ]
+    assert main(["data", "check", root]) == 0
+    assert main(["data", "import", "finqa-json", root, "--out", str(tmp_path / "made")]) == 0
+    assert not json.loads((tmp_path / "made" / "dataset.json").read_text())["evaluation_only"]
+
+
+def test_forecasts_are_divided_by_date(tmp_path: Path) -> None:
+    make_rows.main(["--out", str(tmp_path / "made"), "--format", "jsonl"])
+    file, out = str(tmp_path / "made" / "train.jsonl"), tmp_path / "divided"
+    flags = ("--set", "environment.options.cluster=date", "--split-by", "cluster", "--out", str(out))
+    assert main(["data", "prepare", file, "--for", "forecast", *flags]) == 0
+    dates = {
+        name: {row["extra_info"]["date"] for row in records((out / name).read_text())}
+        for name in ("train.jsonl", "val.jsonl", "test.jsonl")
+    }
+    assert all(dates.values()) and sum(map(len, dates.values())) == len(set.union(*dates.values()))
+    assert sum(len(records((out / name).read_text())) for name in dates) == len(Path(file).read_text().splitlines())

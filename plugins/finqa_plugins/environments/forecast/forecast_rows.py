@@ -232,8 +232,9 @@ def load(path: Path, config: ForecastConfig) -> TaskData[ForecastRow]:
     if config.match and not path.is_dir():
         raise DataError(f"Option match={config.match} needs a folder, but {path} is not a folder.", remedy=_REMEDY)
     choose = "--set environment.options.match=TEXT selects files with the text in their names"
+    every = "--set environment.options.match=, which takes all files" if config.match else _REMEDY
     files = (
-        files_by_split(path, _ENDINGS, match=config.match, remedy=_REMEDY, choose=choose)
+        files_by_split(path, _ENDINGS, match=config.match, remedy=every, choose=choose)
         if path.is_dir()
         else {split_of_name(path) or "train": path}
     )

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 ASKED = "_asked_"
 _BUILTINS = frozenset(dir(builtins))
-_CONTAINERS = frozenset({"list", "tuple", "set", "frozenset", "sorted", "dict"})
-"""Builtins that make plain data of an iterable. `set(f(2))` is evaluated as a whole in the solution's process, because
-`f` may return a `map`, which is not plain data. Code that replaces these builtins can only return another value.
+_CONTAINERS = frozenset({"list", "tuple", "set", "frozenset", "sorted", "dict", "next"})
+"""Builtins that make plain data of an iterable, or take it from one. `set(f(2))` is evaluated as a whole in the
+solution's process, because `f` may return a `map`, which is not plain data. Code that replaces these builtins can only
+return another value.
 """
 _MAX_CHARACTERS = 100_000
 
@@ -108,6 +109,12 @@ def defined_names(source: str) -> frozenset[str]:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return frozenset()
     return frozenset(name for statement in body for name in _bound(statement))
+
+
+def names_in(expression: str) -> frozenset[str]:
+    """Return the names in an expression that are neither builtins nor modules of the standard library."""
+    found = {node.id for node in ast.walk(ast.parse(expression, mode="eval")) if isinstance(node, ast.Name)}
+    return frozenset(found - _BUILTINS - sys.stdlib_module_names)
 
 
 def _statements(source: str) -> list[ast.stmt]:

@@ -6,9 +6,12 @@ and how they are judged are in `function_environment` and `mbpp_environment`.
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
+import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -21,11 +24,12 @@ from finqa_plugins.environments._task_files.task_rows import Row, TaskData
 Verdict = TypeVar("Verdict")
 
 _THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
-_PLACES = (
-    re.compile(r"```(?:python|py)3?[ \t]*\r?\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE),
-    re.compile(r"```[^\n`]*\n(.*?)(?:```|\Z)", re.DOTALL),
-    re.compile(r"<code>(.*?)(?:</code>|\Z)", re.DOTALL),
-)
+_OPENING = re.compile(r"```([^\n`]*)$", re.MULTILINE)
+_CLOSING = re.compile(r"^[ \t]*```[ \t]*$", re.MULTILINE)
+_PYTHON = re.compile(r"(?:python|py)3?\b.*", re.IGNORECASE)
+_TAGGED = re.compile(r"<code>(.*?)(?:</code>|\Z)", re.DOTALL)
+_MOST_BLOCKS, _MOST_ENDS = 32, 16
+"""Largest number of blocks of a reply, and of places at which one may end, that are parsed."""
 
 
 class CodeEnvironment(RowEnvironment[Row], Generic[Row, Verdict]):
@@ -130,18 +134,100 @@ class CodeSession(TextSession):
         return self._environment.rewards(self._task, self._problem, self._replies, self._verdict)
 
 
-def extract_code(text: str) -> str:
+def extract_code(text: str, names: Collection[str] = ()) -> str:
     """Return the code of a reply.
 
-    It is the first ```python block, else the first block of any kind, else `<code>`, else the text without `>>>` lines.
-    Reasoning in `<think>` is left out. A block without closing mark reaches to the end of the reply.
+    It is a ```python block, else a block of any kind, else `<code>`, else the text without `>>>` lines. Of several
+    blocks it is the last that defines one of the names, after the earlier blocks that define what it lacks; without
+    such a block, the first. Reasoning in `<think>` is left out. A block without closing mark reaches to the end.
+
+    Args:
+        text: The reply.
+        names: Names that the tests ask for.
     """
     said = without_thoughts(text)
-    for place in _PLACES:
-        if found := place.search(said):
-            return found[1].strip("\n").rstrip()
+    if blocks := _blocks(said):
+        return _joined(blocks, frozenset(names))
+    if found := _TAGGED.search(said):
+        return found[1].strip("\n").rstrip()
     lines = [line for line in said.splitlines() if not line.lstrip().startswith((">>>", "..."))]
     return "\n".join(lines).strip("\n").rstrip()
+
+
+def _blocks(said: str) -> list[str]:
+    """Return the blocks of Python of a reply, or all blocks if none is marked as Python."""
+    found: list[tuple[bool, str]] = []
+    said, at = said.replace("\r\n", "\n"), 0
+    while len(found) < _MOST_BLOCKS and (opening := _OPENING.search(said, at)):
+        begin = min(opening.end() + 1, len(said))
+        content, at = _content(said, begin)
+        found.append((_PYTHON.fullmatch(opening[1].strip()) is not None, content.strip("\n").rstrip()))
+    return [content for is_python, content in found if is_python] or [content for _, content in found]
+
+
+def _content(said: str, begin: int) -> tuple[str, int]:
+    """Return the content of a block that begins at a place, and where the text behind it begins.
+
+    Code may contain lines of three backticks in its texts. So of all such lines it ends at the last before which
+    everything is Python, or else at the first mark.
+    """
+    ends = [mark for _, mark in zip(range(_MOST_ENDS), _CLOSING.finditer(said, begin), strict=False)]
+    for mark in reversed(ends):
+        if parse_module(textwrap.dedent(said[begin : mark.start()])) is not None:
+            return said[begin : mark.start()], mark.end()
+    first = said.find("```", begin)
+    return (said[begin:], len(said)) if first < 0 else (said[begin:first], first + 3)
+
+
+def _joined(blocks: Sequence[str], names: frozenset[str]) -> str:
+    """Return the last block that defines one of the names, after the earlier ones that define what it lacks."""
+    parts = [_Part(block) for block in blocks]
+    last = next((place for place in reversed(range(len(parts))) if parts[place].defined & names), None)
+    if last is None:
+        return blocks[0]
+    chosen, lacking = [last], (names | parts[last].used) - parts[last].defined
+    for place in reversed(range(last)):
+        if parts[place].defined & lacking:
+            chosen.insert(0, place)
+            lacking = (lacking | parts[place].used) - parts[place].defined
+    return "\n\n".join(blocks[place] for place in chosen)
+
+
+class _Part:
+    """A block of code: the names that it defines at its top level, and those that it uses and does not define."""
+
+    def __init__(self, code: str) -> None:
+        tree = parse_module(code)
+        nodes = list(ast.walk(tree)) if tree else []
+        named = [node for node in nodes if isinstance(node, ast.Name)]
+        bound = {node.id for node in named if not isinstance(node.ctx, ast.Load)}
+        bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        self.defined = frozenset(name for statement in tree.body for name in _bound(statement)) if tree else frozenset()
+        self.used = {node.id for node in named if isinstance(node.ctx, ast.Load)} - bound
+
+
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement at the top level of a module binds."""
+    for node in ast.walk(statement) if not isinstance(statement, _SCOPES) else [statement]:
+        if isinstance(node, _SCOPES):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def parse_module(code: str) -> ast.Module | None:
+    """Parse code; None if it is not Python."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # escapes such as "\\d" that Python warns of
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def without_thoughts(text: str) -> str:
@@ -158,7 +244,7 @@ def extract_program(text: str, prompt: str, func_name: str) -> str:
     does, the result is the prompt with the body from the reply, up to the first line that is not indented by four
     spaces (the rule of the original harness of `sorting` and `max_subarray`).
     """
-    code = extract_code(text)
+    code = extract_code(text, (func_name,))
     if _defines(code, func_name) or not _opens(prompt, func_name):
         return code
     said = without_thoughts(text)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from finqa_cli.contracts import ExecutingSandbox
 from finqa_cli.types import ExecutionLimits
-from finqa_plugins.environments.code.assert_parts import AssertOutcome, SplitTest
+from finqa_plugins.environments.code.assert_parts import AssertOutcome, SplitTest, names_in
 
 MAX_TESTS = 200
 
@@ -19,6 +19,10 @@ class WholeTest(Protocol):
     @property
     def source(self) -> str:
         """The test as the author of a solution may read it."""
+
+    @property
+    def function(self) -> str:
+        """Name of the function that it calls; empty for a program."""
 
     async def carry_out(
         self, code: str, sandbox: ExecutingSandbox, *, limits: ExecutionLimits, labels: Mapping[str, str]
@@ -55,6 +59,12 @@ class CodeProblem:
     helpers: str = ""
     public: int = MAX_TESTS
     careless: str = ""
+
+    @property
+    def asked_names(self) -> frozenset[str]:
+        """Names that the tests ask a solution for; empty for programs that read and print."""
+        asked = {name for test in self.tests for expression in test.asked for name in names_in(expression)}
+        return frozenset(asked | {test.function for test in self.whole if test.function})
 
     def opening(self, shown: int) -> str:
         """Return the question with its first `shown` tests."""

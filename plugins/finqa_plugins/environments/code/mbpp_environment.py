@@ -94,7 +94,7 @@ class MbppEnvironment(CodeEnvironment[CodeProblem, MbppVerdict]):
         Shown and hidden tests run in separate processes: the author reads the errors of shown tests, which could
         otherwise reveal hidden ones.
         """
-        code, shown = extract_code(text), self._shown(problem)
+        code, shown = extract_code(text, problem.asked_names), self._shown(problem)
         if not code.strip():
             return MbppVerdict(outcomes=())
         if problem.whole:

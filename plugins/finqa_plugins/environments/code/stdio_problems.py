@@ -52,6 +52,11 @@ class ProgramTest:
         """The test as the author of a solution may read it."""
         return f"Input:\n{_cut(self.input)}\nExpected output:\n{_cut(self.output)}"
 
+    @property
+    def function(self) -> str:
+        """A program needs no function."""
+        return ""
+
     async def carry_out(
         self, code: str, sandbox: ExecutingSandbox, *, limits: ExecutionLimits, labels: Mapping[str, str]
     ) -> AssertOutcome:

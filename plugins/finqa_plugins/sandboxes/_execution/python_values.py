@@ -1,7 +1,8 @@
 """Encodes plain data as text, by value, without pickle or eval. The sandbox runs the same source.
 
 JSON has null, booleans, strings, floats and small integers itself; everything else is a list that begins with its tag:
-`["tuple", 1, 2]`. Only exact types are accepted: a subclass may have its own `==`.
+`["tuple", 1, 2]`. A value of a subclass, such as a named tuple or an `IntEnum`, is encoded as its plain base, by the
+methods of the base: its own `==` has no effect. Views of keys and items are sets, and a dataclass is its fields.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ MAX_BITS = 2**16
 _PLAIN_BITS = 63
 
 _SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
+_VIEWS = (type({}.keys()), type({}.items()))
+_PLAIN = frozenset(
+    (bool, str, int, float, complex, bytes, bytearray, range, list, tuple, set, frozenset, dict, *_VIEWS)
+)
 _MODULES = {
     "Counter": "collections",
     "OrderedDict": "collections",
@@ -101,51 +106,65 @@ class _Encoder:
         self._items = 0
 
     def form(self, value: Any, depth: int) -> Any:
-        kind = type(value)
+        kind = _plain_kind(type(value))
         self._items += 1
         if depth > MAX_DEPTH:
             raise Unencodable(f"the value is nested more than {MAX_DEPTH} deep")
         if self._items > MAX_ITEMS:
             raise Unencodable(f"the value has more than {MAX_ITEMS} items")
-        if value is None or kind is bool or kind is str:
+        if value is None or kind is bool:
             return value
+        if kind is str:
+            return str.__str__(value)
         if kind is int:
-            return _integer(value)
+            return _integer(int.__index__(value))
         if kind is float:
-            return value if math.isfinite(value) else ["float", repr(value)]
+            number = float.__float__(value)
+            return number if math.isfinite(number) else ["float", float.__repr__(number)]
         if kind in (list, tuple):
-            return [kind.__name__, *(self.form(item, depth + 1) for item in value)]
-        if kind in (set, frozenset):
-            _check_members(value)
-            return [kind.__name__, *sorted((self.form(item, depth + 1) for item in value), key=json.dumps)]
+            return [kind.__name__, *(self.form(item, depth + 1) for item in kind.__iter__(value))]
+        if kind in (set, frozenset, *_VIEWS):
+            _check_members(kind.__len__(value), kind)
+            name = "set" if kind in _VIEWS else kind.__name__
+            return [name, *sorted((self.form(item, depth + 1) for item in kind.__iter__(value)), key=json.dumps)]
         if kind is dict:
             return ["dict", *self._pairs(value, depth)]
         return self._rarer(value, kind, depth)
 
-    def _rarer(self, value: Any, kind: type, depth: int) -> list[Any]:
+    def _rarer(self, value: Any, kind: Any, depth: int) -> list[Any]:
         if kind is complex:
             return ["complex", self.form(value.real, depth + 1), self.form(value.imag, depth + 1)]
         if kind in (bytes, bytearray):
-            return [kind.__name__, value.hex()]
+            return [kind.__name__, kind.hex(value)]
         if kind is range:
             return ["range", *map(_integer, (value.start, value.stop, value.step))]
         name = kind.__name__
-        module = sys.modules.get(_MODULES.get(name, ""))
-        if module is None or getattr(module, name, None) is not kind:
+        if not _is_named(kind):
+            if isinstance(fields := kind.__dict__.get("__dataclass_fields__"), dict):
+                return self._record(value, kind, fields, depth)
             raise Unencodable(f"a value of type {name[:80]} is not plain data")
         if name in ("Counter", "OrderedDict", "defaultdict"):
             return [name, *self._pairs(value, depth)]
         if name == "deque":
-            return [name, *(self.form(item, depth + 1) for item in value)]
+            return [name, *(self.form(item, depth + 1) for item in kind.__iter__(value))]
         if name == "Fraction":
             return [name, _integer(value.numerator), _integer(value.denominator)]
         if name == "timedelta":
             return [name, value.days, value.seconds, value.microseconds]
-        return [name, str(value) if name == "Decimal" else value.isoformat()]
+        return [name, kind.__str__(value) if name == "Decimal" else kind.isoformat(value)]
+
+    def _record(self, value: Any, kind: Any, fields: dict[str, Any], depth: int) -> list[Any]:
+        """Return a dataclass as a tuple of its name and fields: only one of the same class can be equal to it."""
+        pairs = [
+            ["tuple", str.__str__(name), self.form(object.__getattribute__(value, name), depth + 1)]
+            for name, field in fields.items()
+            if getattr(field, "compare", True)
+        ]
+        return ["tuple", f"dataclass {kind.__qualname__}", *pairs]
 
     def _pairs(self, value: dict[Any, Any], depth: int) -> Iterable[Any]:
-        _check_members(value)
-        return [self.form(part, depth + 1) for pair in value.items() for part in pair]
+        _check_members(dict.__len__(value), dict)
+        return [self.form(part, depth + 1) for pair in dict.items(value) for part in pair]
 
 
 def _integer(value: int) -> Any:
@@ -154,9 +173,20 @@ def _integer(value: int) -> Any:
     return value if value.bit_length() <= _PLAIN_BITS else ["int", hex(value)]
 
 
-def _check_members(value: Any) -> None:
-    if len(value) > MAX_MEMBERS:
-        raise Unencodable(f"the value has a {type(value).__name__} of more than {MAX_MEMBERS} members")
+def _plain_kind(kind: type) -> Any:
+    """Return the nearest plain type that a type is or derives from; else the type itself."""
+    return next((base for base in kind.__mro__ if base in _PLAIN or _is_named(base)), kind)
+
+
+def _is_named(kind: type) -> bool:
+    """Return whether it is one of the types of `_MODULES`."""
+    module = sys.modules.get(_MODULES.get(kind.__name__, ""))
+    return module is not None and getattr(module, kind.__name__, None) is kind
+
+
+def _check_members(count: int, kind: type) -> None:
+    if count > MAX_MEMBERS:
+        raise Unencodable(f"the value has a {kind.__name__} of more than {MAX_MEMBERS} members")
 
 
 def _refuse(name: str) -> None:

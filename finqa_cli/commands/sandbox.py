@@ -125,6 +125,11 @@ def _print_list(sandboxes: Sequence[SandboxInfo], provider: str) -> None:
     left = len(sandbox_owners.strays(sandboxes))
     hint = f", {left} left behind: {sandbox_owners.reap_command(provider)}" if left else "."
     print(f"{plural(len(sandboxes), f'{provider} sandbox')}{hint}")
+    if stuck := sum(each.state == "stuck" for each in sandboxes):
+        print(
+            f"{stuck} stuck: {provider} has not carried out the deletion, and may still count them. finqa sandbox reap "
+            "--all asks again; if that fails, only its support can remove them."
+        )
 
 
 def _print_reaped(sandboxes: Sequence[SandboxInfo], provider: str, *, dry_run: bool) -> None:

@@ -140,7 +140,8 @@ class SandboxInfo:
 
     Attributes:
         id: Provider's id.
-        state: `started`, `starting`, `stopped` or `error`.
+        state: `started`, `starting`, `stopped`, `error`, or `stuck`: the provider accepted its deletion, and has not
+            carried it out in the time that deletions take.
         labels: The labels it was started with; `finqa.run` is always among them.
         created: Unix time in seconds.
     """

@@ -217,6 +217,7 @@ class Account:
         if sandbox.ended:
             return
         sandbox.die("destroying")
+        sandbox.stopped = time.time()
         self.later(self.random.seconds("delete", self.config.latency.delete), lambda: self._forget(sandbox))
 
     def _forget(self, sandbox: LoopbackSandbox) -> None:

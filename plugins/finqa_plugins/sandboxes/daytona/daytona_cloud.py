@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import time
@@ -144,7 +145,15 @@ class Cloud:
             told = self.explain(error, doing)
             if isinstance(told, AuthenticationError):
                 raise told from error
-            raise SandboxError(f"Sandbox {sandbox.id} could not be ended. {told.message}") from error
+            stuck = " It hangs in `destroying`, which only Daytona's support can end." * await self._hangs(sandbox)
+            raise SandboxError(f"Sandbox {sandbox.id} could not be ended. {told.message}{stuck}") from error
+
+    async def _hangs(self, sandbox: AsyncSandbox) -> bool:
+        """Whether Daytona has accepted a deletion and not carried it out."""
+        with contextlib.suppress(FinqaError, DaytonaError, TimeoutError):
+            found = await self.get(sandbox.id, patience_s=0.0)
+            return found is not None and str(getattr(found.state, "value", found.state)) == "destroying"
+        return False
 
     async def _repeat(
         self, request: Callable[[], Awaitable[T]], deadline: float, again: Callable[[DaytonaError], bool]

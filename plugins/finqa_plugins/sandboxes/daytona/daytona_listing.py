@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -26,8 +27,8 @@ CREATED_LABEL = "finqa.created"
 _PRODUCT_LABELS = {"finqa.product": "finqa-cli"}
 """On every sandbox, because Daytona finds sandboxes only by the value of a label, not by its presence."""
 _NOT_OURS_TO_SHOW = frozenset({SANDBOX_LABEL, "code-toolbox-language", *_PRODUCT_LABELS})
-_GONE = frozenset({"destroyed", "destroying"})
 _STATES = {
+    "destroying": "stuck",
     "started": "started",
     "stopped": "stopped",
     "archived": "stopped",
@@ -98,9 +99,16 @@ def is_ours(remote: AsyncSandbox) -> bool:
     return RUN_LABEL in remote.labels
 
 
-def is_gone(remote: AsyncSandbox) -> bool:
-    """Whether a sandbox is deleted or being deleted."""
-    return _state(remote.state) in _GONE
+def is_gone(remote: AsyncSandbox, delete_timeout_s: float) -> bool:
+    """Whether a sandbox is deleted, or has been on its way to it for no longer than a deletion may take.
+
+    One that hangs in `destroying` counts against the account's quota, and only Daytona can remove it.
+    """
+    state = _state(remote.state)
+    if state != "destroying":
+        return state == "destroyed"
+    changed = _unix_time(remote.updated_at) or _created(remote)
+    return not changed or time.time() - changed <= delete_timeout_s
 
 
 def described(remote: AsyncSandbox) -> SandboxInfo:
@@ -118,8 +126,13 @@ def _created(remote: AsyncSandbox) -> float:
     """Unix seconds: the value of our label, else what Daytona reports; 0.0 if neither can be read."""
     with contextlib.suppress(ValueError):
         return float(remote.labels.get(CREATED_LABEL, ""))
+    return _unix_time(remote.created_at)
+
+
+def _unix_time(text: object) -> float:
+    """Unix seconds of a time that Daytona reports; 0.0 if it cannot be read."""
     with contextlib.suppress(ValueError):
-        return datetime.fromisoformat(str(remote.created_at)).timestamp()
+        return datetime.fromisoformat(str(text)).timestamp()
     return 0.0
 
 

@@ -117,10 +117,11 @@ class DaytonaSandboxProvider(SandboxProvider):
             if name.name not in names and labels.items() <= name.labels.items()
         ]
         found.update({remote.id: remote for remote in await self._look_up(unlisted)})
+        timeout_s = self._config.delete_timeout_s
         return [
             described(remote)
             for remote in found.values()
-            if is_ours(remote) and not is_gone(remote) and remote.id not in self._gone
+            if is_ours(remote) and not is_gone(remote, timeout_s) and remote.id not in self._gone
         ]
 
     async def reap(self, sandbox_id: str) -> None:
@@ -165,7 +166,8 @@ class DaytonaSandboxProvider(SandboxProvider):
         if errors:
             raise SandboxError(
                 f"{len(errors)} sandboxes could not be removed; the first: {errors[0]}",
-                remedy="finqa sandbox reap --sandbox daytona",
+                remedy="finqa sandbox reap --sandbox daytona, which deletes them again; those that "
+                "finqa sandbox ls --sandbox daytona then lists as stuck only Daytona's support can remove",
             )
 
     async def build_image(self, spec: ServerSpec, on_log: Callable[[str], None]) -> tuple[ImageInfo, bool]:

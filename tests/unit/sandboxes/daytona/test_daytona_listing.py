@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ LABELS = {"finqa.run": "r", "finqa.created": "1750000000"}
 def remote(**fields: object) -> AsyncSandbox:
     params = server_params("finqa-a", "image", SPEC, LABELS, DaytonaSandboxConfig())
     given = {"id": "1", "name": "finqa-a", "labels": params.labels, "state": SandboxState.STARTED, "created_at": None}
+    given |= {"updated_at": None}
     return AsyncSandbox.model_construct(**{**given, **fields})
 
 
@@ -48,8 +49,16 @@ def test_a_sandbox_is_asked_for_with_everything_that_ends_it(monkeypatch: pytest
 @pytest.mark.parametrize("state", list(SandboxState))
 def test_every_state_has_a_word_of_ours(state: SandboxState) -> None:
     sandbox = remote(state=state)
-    assert described(sandbox).state in ("started", "starting", "stopped", "error")
-    assert is_gone(sandbox) == (state.value in ("destroyed", "destroying"))
+    assert described(sandbox).state in ("started", "starting", "stopped", "error", "stuck")
+    assert is_gone(sandbox, 1e12) == (state.value in ("destroyed", "destroying"))
+
+
+def test_a_deletion_that_is_not_carried_out_is_listed_as_stuck() -> None:
+    before = (datetime.now(UTC) - timedelta(seconds=90)).isoformat()
+    hanging = remote(state=SandboxState.DESTROYING, updated_at=before)
+    assert described(hanging).state == "stuck" and is_gone(hanging, 100) and not is_gone(hanging, 60)
+    assert not is_gone(remote(state=SandboxState.DESTROYING, updated_at="now"), 60), "by its age"
+    assert is_gone(remote(state=SandboxState.DESTROYED, updated_at=before), 60)
 
 
 def test_labels_and_age() -> None:

@@ -22,7 +22,8 @@ from finqa_cli.wiring.policies import settings_of
 from finqa_cli.wiring.provider_targets import provider_settings
 
 FOLLOWED = (
-    *("environment.name", "data.snapshot", "data.path", "reward.name", "model.name", "generation.max_steps"),
+    *("environment.name", "data.snapshot", "data.path", "data.eval_split", "reward.name", "model.name"),
+    "generation.max_steps",
     *("generation.max_gen_tokens", "train.seed", "lora.rank", "codec.name"),
 )
 """Settings that an evaluation takes from the run that made the policy, unless the user gives them."""

@@ -86,6 +86,30 @@ def test_merged_is_adapter_plus_base(here: Path, made: Path, capsys: pytest.Capt
     assert resolve("whole").model == "whole", "finqa takes it as a policy"
 
 
+@pytest.mark.thorough
+def test_five_names_of_one_policy_give_one_figure(here: Path, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = json.loads(Path("stock_run/settings.json").read_text())
+    settings["environment"] = {"name": "finqa-text", "options": {}}
+    settings["generation"] |= {"max_gen_tokens": 4, "max_steps": 1}
+    settings["data"]["eval_split"] = "train"
+    write_json(Path("stock_run/settings.json"), settings)
+    base = f"--base-model={made / 'base'}"
+    assert main(["export", "stock_run", "--to=peft", "--out=peft", base, "-q"]) == 0
+    assert main(["export", "stock_run", "--to=merged", "--out=merged", "-q"]) == 0
+    names = ("stock_run", "stock_run/checkpoints/step_2", "stock_run/checkpoints/step_2/policy", "peft", "merged")
+    capsys.readouterr()
+    found = []
+    for number, name in enumerate(names):
+        report = document(["eval", name, "--limit=2", "--engine=transformers", f"--run-dir=eval_{number}"], capsys)
+        asked = json.loads(Path(f"eval_{number}/settings.json").read_text())
+        rows = [json.loads(line) for line in Path(f"eval_{number}/trajectories.jsonl").read_text().splitlines()]
+        found.append((
+            report["accuracy"], sorted(row["task"]["id"] for row in rows), {row["task"]["split"] for row in rows},
+            asked["data"], asked["generation"]["max_gen_tokens"], asked["generation"]["max_steps"],
+        ))  # fmt: skip
+    assert all(each == found[0] for each in found) and found[0][2] == {"train"} and found[0][4:] == (4, 1)
+
+
 def test_our_own_template_marks_the_assistant_for_other_trainers(here: Path, made: Path) -> None:
     for form, marked in (("merged", True), ("gguf-ready", False)):
         assert main(["export", "embedded", f"--to={form}", f"--out={form}", "-q"]) == 0

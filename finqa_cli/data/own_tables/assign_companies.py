@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from finqa_cli.data.data_problems import Problem, ProblemError
@@ -16,6 +18,13 @@ from finqa_cli.data.table_findings import REMARKS
 
 Key = tuple[str, str]
 """Company and name of a table."""
+
+Parts = list[tuple[str, RawTable]]
+"""A company, and what of a table belongs to it."""
+
+EACH = "each table"
+"""The rule that is decided for each table, where no rule is that of all tables."""
+_COMPANY_COLUMNS = ("company", "ticker", "company_name", "symbol", "company_id", "issuer")
 
 
 @dataclass(slots=True)
@@ -88,11 +97,12 @@ def build_tables(
         raise ProblemError(Problem(file="--company", reason=f"the company name {argument[:80]!r} {reason}"))
     if name == "auto" and raw:
         name, argument = _choose_rule(raw, asked)
+    placed = _place_each(raw, asked) if name == EACH else {}
     tables.rule = f"{name}:{argument}" if argument else name
     owners = _owners(asked)
     for each in raw:
         try:
-            parts = _by_company(each, name, argument, owners)
+            parts = placed[id(each)]() if name == EACH else _by_company(each, name, argument, owners)
         except ProblemError as error:
             tables.bad.append(BadTable("", clean_name(each.name), error.problem))
             continue
@@ -104,7 +114,7 @@ def build_tables(
         if name == "questions" and each.name.casefold() not in owners:
             tables.unused.append(each.file)
     for one in unread:
-        company = {"name": argument, "file": one.stem, "folder": one.folder}.get(name, "")
+        company = {"name": argument, "file": one.stem, "folder": one.folder, EACH: one.folder}.get(name, "")
         rest = one.name.removeprefix(one.stem).strip("_") if name == "file" else one.name
         tables.bad.append(
             BadTable(clean_name(company) if company else "", clean_name(rest) if rest else "", one.problem)
@@ -139,13 +149,85 @@ def _choose_rule(raw: Sequence[RawTable], asked: Sequence[Key]) -> tuple[str, st
         return "questions", ""
     if len(companies) == 1:
         return "name", companies.pop()
-    reason = (
-        "the company of this table cannot be determined: it is not in a folder of a company, its file "
-        "is not named after a company, not every table has a column `company`, "
-        "and not every question names company and table"
-    )
-    remedy = "--company name:NAME, for the tables of one company; docs/own-tables.md lists the other rules"
-    raise ProblemError(Problem(file=raw[0].file if raw else "", reason=reason), remedy=remedy)
+    return EACH, ""
+
+
+def _place_each(raw: Sequence[RawTable], asked: Sequence[Key]) -> dict[int, Callable[[], Parts]]:
+    """Returns what gives the parts of each table with their companies, decided for each table; by `id` of the table.
+
+    A table belongs to its folder, else to the company that its file or sheet is named after, else to those in its own
+    column of companies, else to the one that another table names for it (a catalogue of documents), else to those of
+    the questions about it. A table without any of these is shared: every company gets it.
+
+    Raises:
+        ProblemError: No table names a company.
+    """
+    companies = {company.casefold(): company for company, _ in asked if company}
+    known, owners, catalogue = dict(companies), _owners(asked), _catalogue(raw)
+    placed: dict[int, Callable[[], Parts]] = {}
+    for each in raw:
+        named: Collection[str] = ()
+        table = each
+        if each.folder:
+            named = (each.folder,)
+        elif each.stem.casefold() in known:
+            named = (known[each.stem.casefold()],)
+            table = replace(each, name=each.name.removeprefix(each.stem).strip("_") or each.name)
+        elif each.inner.casefold() in known:
+            named = (known[each.inner.casefold()],)
+            table = replace(each, name=each.name.removesuffix(each.inner).strip("_"))
+        elif (column := _company_column(each)) is not None:
+            placed[id(each)] = partial(_split_by_column, each, column)
+            place = [str(name) for name in each.header].index(column)
+            texts = {str(cells[place]).strip() for _, cells in each.rows if cells[place] not in (None, "")}
+            companies |= {text.casefold(): text for text in texts}
+            continue
+        else:
+            named = catalogue.get(each.name.casefold()) or owners.get(each.name.casefold()) or ()
+        companies |= {company.casefold(): company for company in named}
+        if named:
+            placed[id(each)] = partial(_for_all, sorted(named), table)
+    if not companies:
+        reason = (
+            "the company of this table cannot be determined: it is not in a folder of a company, its file or sheet "
+            "is not named after a company, it has no column such as `company`, no other table and no question names "
+            "a company for it"
+        )
+        remedy = "--company name:NAME, for the tables of one company; docs/own-tables.md lists the other rules"
+        raise ProblemError(Problem(file=raw[0].file if raw else "", reason=reason), remedy=remedy)
+    for each in raw:
+        if id(each) not in placed:
+            shared = replace(each, changes=(*each.changes, ("tables without a company, shared by all", each.name)))
+            placed[id(each)] = partial(_for_all, list(companies.values()), shared)
+    return placed
+
+
+def _for_all(companies: Sequence[str], table: RawTable) -> Parts:
+    return [(company, table) for company in companies]
+
+
+def _company_column(raw: RawTable) -> str | None:
+    """Returns the name of the column with the company of each row; None if there is none."""
+    names = {re.sub(r"[\s_]+", "_", str(name).strip().casefold()).strip("_"): str(name) for name in raw.header}
+    return next((names[column] for column in _COMPANY_COLUMNS if column in names), None)
+
+
+def _catalogue(raw: Sequence[RawTable]) -> dict[str, set[str]]:
+    """Returns the companies of tables, by name, as a table says that has a column of companies and one of tables."""
+    named = {each.name.casefold() for each in raw}
+    found: dict[str, set[str]] = {}
+    for each in raw:
+        if (column := _company_column(each)) is None:
+            continue
+        place = [str(name) for name in each.header].index(column)
+        for other in range(len(each.header)):
+            texts = [str(cells[other]).casefold() for _, cells in each.rows if cells[other] is not None]
+            if other == place or len(named & set(texts)) < 2 or len(named & set(texts)) * 2 < len(set(texts)):
+                continue
+            for _, cells in each.rows:
+                if cells[place] is not None and str(cells[other]).casefold() in named:
+                    found.setdefault(str(cells[other]).casefold(), set()).add(str(cells[place]).strip())
+    return found
 
 
 def _owners(asked: Sequence[Key]) -> dict[str, set[str]]:
@@ -180,6 +262,7 @@ def _by_company(raw: RawTable, rule: str, argument: str, owners: Mapping[str, se
 
 def _split_by_column(raw: RawTable, column: str) -> list[tuple[str, RawTable]]:
     names = [str(name).strip().casefold() for name in raw.header]
+    column = column.strip()
     if column.casefold() not in names:
         reason = f"there is no column {column!r} for the company; the columns are {', '.join(names)[:200]}"
         raise ProblemError(Problem(file=raw.file, row=1, field=column, reason=reason))

@@ -74,7 +74,7 @@ class Reading:
         is_percent: Whether it is written in percent.
         currency: Its currency; empty if there is none.
         unit: Its scale or what it counts, such as `million` and `x`; empty if there is none.
-        note: Footnote marks that were removed.
+        note: Footnote marks that were removed; `(` for a bracket that is never closed.
         is_doubtful: Whether it is whole, with a short scale and without a currency, as the form type `497K` is.
     """
 
@@ -109,7 +109,8 @@ def read_number(text: str, mark: Mark = ".") -> Reading | None:
 
     `$1,234`, `(5)`, `-$6.5`, `12.5%`, `1 234`, `7-`, `1,23,456`, `1.2e5`, `CHF 5`, `$88.0m`, `1,234 (1)` and `="5"` are
     numbers. `-4 ( 4 )` is a number too, because FinQA repeats negative numbers and percentages in brackets. `007` is
-    not a number but an identifier, and `(5` and `5)` are no numbers, because a part is missing.
+    not a number but an identifier, and `5)` is no number, because a part is missing. `(5` is read as -5, as tables show
+    it whose `)` was in a column of its own, and its note says so.
 
     Args:
         text: The cell.
@@ -136,7 +137,7 @@ def read_number(text: str, mark: Mark = ".") -> Reading | None:
     if notes is None:
         return _read(written, text, mark)
     reading = _read(written[: notes.start()].rstrip(), text, mark)
-    note = notes[0].strip()
+    note = f"{reading.note if reading else ''}{notes[0].strip()}"
     return reading and replace(reading, note=note, marks=(*reading.marks, "footnote marks removed"))
 
 
@@ -167,7 +168,10 @@ def _read(written: str, text: str, mark: Mark) -> Reading | None:
     signs = [sign for sign in ((match["sign"] or "").strip(), inner.strip("("), match["trailing"] or "") if sign]
     unit, behind = _behind(match)
     money = [each.strip() for each in (match["money"], match["money2"], behind) if each]
-    if opened != bool(match["close"]) or opened + len(signs) > 1 or len(money) > 1 or unit.startswith("-"):
+    is_open = bool(opened) and not match["close"] and not unit
+    if (opened != bool(match["close"]) and not is_open) or opened + len(signs) > 1 or len(money) > 1:
+        return None
+    if unit.startswith("-"):
         return None
     digits = match["digits"].translate({ord("."): ",", ord(","): "."}) if mark == "," else match["digits"]
     if not _is_canonical(digits):
@@ -187,7 +191,8 @@ def _read(written: str, text: str, mark: Mark) -> Reading | None:
     currency = _currency(text) if money or amount.currency else ""
     percent = number.unit.kind in (Kind.PERCENT, Kind.POINTS)
     kinds = {
-        "negative numbers in brackets": bool(opened),
+        "negative numbers in brackets": bool(opened) and not is_open,
+        "negative numbers whose bracket is never closed": is_open,
         "other minus signs": bool(match["trailing"]) or (signs == ["-"] and "-" not in text),
         "thousands separators": any(sign in digits for sign in ", '"),
         "decimal commas": mark == "," and "." in digits,
@@ -202,6 +207,7 @@ def _read(written: str, text: str, mark: Mark) -> Reading | None:
         is_percent=percent,
         currency=currency,
         unit=unit if is_scaled or amount.counted else "",
+        note="(" if is_open else "",
         is_doubtful=bool(_SHORT_SCALE.fullmatch(unit)) and not currency and "." not in digits,
     )
 

@@ -24,7 +24,7 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "company": ("company", "company_name", "ticker", "db_id"),
     "table": ("table", "table_name", "tables"),
     "answer": ("exe_ans", "qa.exe_ans", "answer", "gold_answer", "ground_truth", "target_answer", "qa.answer"),
-    "sql": ("gold_sql", "sql", "gold_query"),
+    "sql": ("gold_sql", "sql", "gold_query", "query"),
     "program": ("program", "target_program", "gold_program", "qa.program"),
     "split": ("split",),
     "type": ("question_type", "type", "kind"),

@@ -315,7 +315,9 @@ class _Column:
                 for kind in reading.marks:
                     self._add(kind, number, cell, reading.value)
                 if reading.note:
-                    text = f"column {self._name!r}, row {number + 1}: {cell!r} was read without its footnote mark"
+                    how = "as negative: its bracket is never closed" if reading.note == "(" else ""
+                    how = how or "without its footnote mark"
+                    text = f"column {self._name!r}, row {number + 1}: {cell!r} was read {how}"
                     self._found.remark(self._where, text)
                 yield reading.value
 

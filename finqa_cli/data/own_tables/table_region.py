@@ -17,6 +17,7 @@ MOST_HEADER_ROWS = 9
 _AUTO_HEADER_ROWS = 4
 """At most three lines of names, and one of units."""
 _COVERED = 0.5
+_TITLE_LINES = 2
 """Share of the widest line of names that the first line of a header covers."""
 _LONGEST_LABEL = 60
 """Characters of the name of the first column; a longer text in its place is the title of the table."""
@@ -253,6 +254,9 @@ class _Finder:
         below = below or list(range(1, self._width))
         covered = {row: sum(self._rows[row][column] is not None for column in below) for row in names}
         base = next(row for row in names if covered[row] >= _COVERED * max(covered.values()))
+        titled = len(names) > _TITLE_LINES and not any(self._covers(row, below) for row in names[:-1])
+        if titled and self._names_all(names[-1], below):
+            base = names[-1]  # the lines above are titles that are spread over several columns
         dated = next((row for row in names if self._all_dated(row)), base)
         between = range(base, dated)
         if dated > base and (
@@ -264,6 +268,20 @@ class _Finder:
         while further := self._continues(first, last, values, below):
             last += further
         return self._chosen(first, last)
+
+    def _covers(self, row: int, below: Sequence[int]) -> bool:
+        """Returns whether a row names periods, or each of some columns with a cell of its own."""
+        return self._all_dated(row) or {*below} <= {*self._own(row)}
+
+    def _names_all(self, row: int, below: Sequence[int]) -> bool:
+        """Returns whether a row names the first column and each of some others, with different texts."""
+        texts = [text_of(self._rows[row][column]).casefold() for column in self._own(row)]
+        return {0, *below} <= {*self._own(row)} and len({*texts}) == len(texts)
+
+    def _is_remarks(self, row: int) -> bool:
+        """Returns whether a row has a remark in brackets below each name, such as `(at birth)` and `(in grams)`."""
+        texts = [text_of(self._rows[row][column]) for column in self._own(row)]
+        return len(texts) > 1 and all(text.startswith("(") and text.endswith(")") for text in texts)
 
     def _chosen(self, first: int, last: int) -> tuple[int, int]:
         return (first, min(first + self._given, len(self._rows)) - 1) if self._given else (first, last)
@@ -298,7 +316,7 @@ class _Finder:
             return 0
         covered = (row, 0) in self._grid.copies and self._grid.copies[row, 0][0] <= last
         dated = self._is_free(row) and self._all_dated(row) and not self._all_dated(last)
-        if covered or dated or self._is_unit(row):
+        if covered or dated or self._is_unit(row) or self._is_remarks(row):
             return 1 + gap
         for further in range(1, most + 1):
             if not self._is_names(row + further - 1):

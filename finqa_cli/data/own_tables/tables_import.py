@@ -229,8 +229,8 @@ class _Asked:
         folded = {name.casefold(): name for name in sorted(names, reverse=True)}
         for field, known in FIELDS.items():
             shown = next((name if name in names else folded[name] for name in known if name in folded), "")
-            if field not in self.columns and shown:
-                self.columns[field] = shown
+            if field not in self.columns and shown and shown != self.columns.get("question"):
+                self.columns[field] = shown  # `query` is the SQL, as in Spider, or the question if there is no other
         for field in ("question", "answer"):
             misspelled = self._near(field, names) if field not in self.columns else ""
             if misspelled or (self.rows and field == "question" and field not in self.columns):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -99,6 +100,26 @@ FORMS: dict[str, tuple[str, str | bytes, Rows]] = {
         'Item,2023\na,"1,234 (1)"\nb,(700)*\nc,45 (a)\nd,"2,100\u2020"\ne,500\xb9\nf,(50) (1)\n',
         [["Item", "2023"], ["a", 1234], ["b", -700], ["c", 45], ["d", 2100], ["e", 500], ["f", -50]],
     ),
+    "a bracket that is never closed": (
+        "t.csv",
+        "Item,2023\nRevenue,1234\nCost,(700\nTax,($50\n",
+        [["Item", "2023"], ["Revenue", 1234], ["Cost", -700], ["Tax", -50]],
+    ),
+    "titles spread over columns": (
+        "t.csv",
+        "People,,,,\nsome,notes,,at the,top\nor,that,,write,\nName,Trade,Age,Kids,Born\nAda,painter,61,yes,1901-02-03\n"
+        "Bo,singer,40,no,1911-02-03\n",
+        [
+            ["Name", "Trade", "Age", "Kids", "Born"],
+            ["Ada", "painter", 61, "yes", "1901-02-03"],
+            ["Bo", "singer", 40, "no", "1911-02-03"],
+        ],
+    ),
+    "remarks below the names": (
+        "t.csv",
+        "name,weight,death\n(at birth),(in grams),(about)\nClip,0.9,2007\nPin,1.5,2009\n",
+        [["name (at birth)", "weight (in grams)", "death (about)"], ["Clip", 0.9, 2007], ["Pin", 1.5, 2009]],
+    ),
     "guarded texts": ("t.csv", 'Item,2023\na,"=""1,234"""\n', [["Item", "2023"], ["a", 1234]]),
     "percent signs on some numbers": (
         "t.csv",
@@ -134,6 +155,25 @@ def test_a_form_gives_its_right_values(form: str, tmp_path: Path) -> None:
     assert {each.code for each in table_findings([table])} - {"lost_mark"} == unnamed
 
 
+CELLS = Path(__file__).parents[2] / "fixtures" / "filing_cells.tsv"
+"""Cells with the marks that filings, bank exports and spreadsheets put on numbers, and the value of each."""
+
+
+def test_200_cells_of_filings_give_their_values(tmp_path: Path) -> None:
+    rows = [line.split("\t") for line in CELLS.read_text(encoding="utf-8").splitlines()[1:]]
+    assert len(rows) == 200
+    with (tmp_path / "t.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([["Item", "2023"], *([f"line {at}", cell] for at, (cell, _) in enumerate(rows))])
+    (table,) = read_all(tmp_path / "t.csv")
+    expected = [json.loads(value) if value else None for _, value in rows]
+    wrong = {
+        cell: found
+        for (cell, _), (_, found), value in zip(rows, table.rows, expected, strict=True)
+        if type(found) is str or (found is None) != (value is None) or found != (value and pytest.approx(value))
+    }
+    assert not wrong
+
+
 def test_titles_units_and_notes_are_kept_with_the_table(tmp_path: Path) -> None:
     text = "Acme Corp,,\n(in thousands),,\nItem,2023,2022\nRevenue,10,9 (1)\n(1) Restated.,,\n"
     (table,) = read_all(write(tmp_path, "t.csv", text))
@@ -157,7 +197,8 @@ FOUND: dict[str, tuple[str, str, str]] = {
         "2023, 2022",
     ),
     "a repeated name": ("Item,2023,2023\nRevenue,10,9\n", "repeated_column", "2023"),
-    "an open bracket": ("Item,2023\nRevenue,10\nCost,(7\n", "unbalanced_bracket", "(7"),
+    "an open bracket": ("Item,2023\nRevenue,10\nCost,(7\n", "lost_mark", "its bracket is never closed"),
+    "a bracket that is never opened": ("Item,2023\nRevenue,10\nCost,7)\n", "unbalanced_bracket", "7)"),
     "numbers with other words": ("Item,2023\nRevenue,10 kr\nCost,7 kr\n", "text_column", "10 kr"),
     "a text among numbers": ("Item,2023\nRevenue,10\nCost,see note\nTax,3\n", "mixed_column", "see note"),
     "two currencies": ("Item,2023\nRevenue,$10\nCost,\u20ac7\n", "lost_mark", "several currencies"),
@@ -531,3 +572,51 @@ def test_a_question_about_what_is_not_there_names_what_is(
     line = ["data", "import", "tables", str(tmp_path / "t"), "--questions", str(tmp_path / "q.csv")]
     assert main([*line, "--company", "name:n", "--out", str(tmp_path / "out")]) == 65
     assert said in capsys.readouterr().err
+
+
+def test_where_a_table_belongs_is_decided_for_each_table(tmp_path: Path) -> None:
+    (tmp_path / "acme").mkdir()
+    write(tmp_path / "acme", "income.csv", "Item,2023\nRevenue,10\n")
+    write(tmp_path, "byte.csv", "Item,2023\nRevenue,20\n")
+    write(tmp_path, "staff.csv", "_company,Year,Staff\nacme,2023,5\nbyte,2023,6\n")
+    write(tmp_path, "rates.csv", "Currency,Rate\nEUR,1.1\n")
+    with closing(sqlite3.connect(tmp_path / "pages.sqlite")) as database:
+        database.executescript(
+            "CREATE TABLE documents (ticker TEXT, table_name TEXT); INSERT INTO documents VALUES ('acme', 'page_1');"
+            "INSERT INTO documents VALUES ('byte', 'page_2'); CREATE TABLE page_1 (Item TEXT, V INTEGER);"
+            "INSERT INTO page_1 VALUES ('Cash', 1); CREATE TABLE page_2 (Item TEXT, V INTEGER);"
+            "INSERT INTO page_2 VALUES ('Cash', 2);"
+        )
+    found = find_tables(tmp_path)
+    tables = build_tables(found.tables, found.unread, [("acme", ""), ("byte", "")], ImportOptions())
+    assert not tables.bad and tables.rule == "each table"
+    names = {company: {name for owner, name in tables.by_key if owner == company} for company in ("acme", "byte")}
+    shared = {"staff", "rates", "documents"}
+    assert names == {"acme": {"income", "page_1", *shared}, "byte": {"byte", "page_2", *shared}}
+    assert tables.by_key["byte", "staff"].rows == (("2023", 6),), "the first column names the rows"
+    assert tables.by_key["byte", "rates"].rows == tables.by_key["acme", "rates"].rows == (("EUR", 1.1),)
+
+
+def test_folders_of_text_to_sql_benchmarks_come_in_as_published(tmp_path: Path) -> None:
+    for name in ("finance", "retail"):
+        folder = tmp_path / "database" / name
+        (folder / "database_description").mkdir(parents=True)
+        write(folder / "database_description", "loans.csv", "original_column_name,description\nid,key\n")
+        with closing(sqlite3.connect(folder / f"{name}.sqlite")) as database:
+            database.executescript("CREATE TABLE loans (id INTEGER, amount INTEGER); INSERT INTO loans VALUES (1, 70);")
+    query = "SELECT amount FROM loans WHERE id = 1"
+    for number, key in enumerate(("SQL", "query")):
+        rows = [
+            {"db_id": name, "question": f"How much is the loan of {name}?", key: query}
+            for name in ("finance", "retail")
+        ]
+        questions = write(tmp_path, f"dev_{number}.json", json.dumps(rows))
+        report = import_tables(tmp_path / "database", questions, ImportOptions()).report
+        assert [(each.company, each.answer) for each in report.dataset.questions] == [
+            ("finance", "70"),
+            ("retail", "70"),
+        ]
+        assert sorted(f"{table.company}/{table.name}" for table in report.dataset.tables) == [
+            "finance/loans",
+            "retail/loans",
+        ]

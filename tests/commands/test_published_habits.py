@@ -17,7 +17,6 @@ from finqa_cli.errors import UsageError
 from finqa_cli.runs.run_folder import read_settings
 from finqa_cli.settings.published_names import FLAGS, KEYS, REFUSED_FLAGS, VALUES, replace_flags
 from finqa_cli.settings.schema import DECLARATIONS
-from finqa_cli.testing.tiny_models import make_tiny_qwen3
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -123,7 +122,8 @@ def test_a_pipeline_takes_both_files_and_has_a_folder_of_its_own(capsys: pytest.
     write(Path("finqa_processed.json"), *map(original, range(1, 40)))
     Path("model.yaml").write_text(MODEL.replace("finqa_processed", "finqa_processed.json"))
     Path("dpo.yaml").write_text(ALGORITHMS["dpo"][0])
-    make_tiny_qwen3(Path("tiny"))
+    Path("tiny").mkdir()
+    Path("tiny/config.json").write_text('{"model_type": "qwen3"}')  # a dry run loads no model
     words = ["pipeline", "--config=model.yaml", "--algo_config=dpo.yaml", "--method=dpo", "--environment=finqa-text"]
     assert main([*words, "--model=tiny", "--dry-run"]) == 0
     printed = capsys.readouterr()

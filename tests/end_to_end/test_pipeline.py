@@ -151,14 +151,30 @@ def test_a_pipeline_is_no_policy(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert status == 65 and "is a pipeline, not a policy" in told and "03_sft" in told
 
 
-def test_a_failed_step_says_why_and_what_next(empty_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_that_a_step_would_refuse_is_refused_before_the_first(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shutil.copytree(Path(__file__).parent, "data")  # a folder, but not of data
-    assert main(["pipeline", "--method=ppo", "--data=data", "--quiet"]) == 65
-    told = capsys.readouterr().err
-    assert told.count("error: ") == told.count("fix: ") == 1 and "Step 00_data_validation failed (exit code 65)" in told
-    assert "; then the same command with a new --output" in told
-    assert facts(Path("outputs/run_001"))["status"] == "failed"
-    assert facts(Path("outputs/run_001"))["steps"]["00_data_validation"]["exit_code"] == 65
+    for more in ([], ["--dry-run"]):
+        assert main(["pipeline", "--method=ppo", "--data=data", "--quiet", *more]) == 65
+        told = capsys.readouterr().err
+        assert told.count("error: ") == told.count("fix: ") == 1 and "finqa data check data" in told
+        assert not Path("outputs").exists()
+
+
+def test_a_failed_step_says_why_and_what_next(run: Path) -> None:
+    class Failing(Relay):
+        def run(self, arguments: Sequence[str], log: Path, **others: Any) -> Ended:
+            others["started"](os.getpid())
+            return Ended(code=65, seconds=1.0, reason="shared", remedy="split it, or --allow-overlap")
+
+    with pytest.raises(FinqaError, match=r"Step 02_rewards failed \(exit code 65\): shared") as failed:
+        run_pipeline(stored_spec(run), run, redo="02_rewards", until="", show=lambda line: None, relay=Failing())
+    assert failed.value.exit_code == 65 and failed.value.remedy == (
+        f"split it, or --set data.allow_overlap=true; then finqa pipeline --resume {run}, which keeps data and "
+        "settings; after a change of these, the same command with a new --output"
+    )
+    assert facts(run)["status"] == "failed" and facts(run)["steps"]["02_rewards"]["exit_code"] == 65
 
 
 @pytest.mark.thorough

@@ -26,6 +26,7 @@ from finqa_cli.commands.datasets.data_import import (
     next_step,
     shares,
 )
+from finqa_cli.commands.datasets.episodes_import import harness
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp, Quiet, offers
 from finqa_cli.commands.shared.output import emit, next_lines, plain_table, plural, progress
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from finqa_cli.data.fetch import FetchReport, Source
 
 app = CommandApp("Generate, fetch, import, check, prepare and show data sets.", epilog=EXIT_CODES)
+data_import.app.command("harness")(harness)
 app.add_typer(data_import.app, name="import")
 
 QUICK_ROWS = 64

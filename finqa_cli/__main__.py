@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
+import threading
 from types import FrameType
 from typing import Any, NoReturn
 
 from finqa_cli import completion
+
+_STATUSES: dict[Any, int] = {
+    128 + signal.SIGTERM: signal.SIGTERM,
+    128 + signal.SIGHUP: signal.SIGHUP,
+    85: signal.SIGUSR1,
+}
+"""Signals by the exit status with which they end a command."""
+
+_AGAIN_S = 0.02
+"""Seconds after which an ignored signal is sent again; by then the destructor has usually ended."""
 
 
 def main() -> int:
@@ -18,6 +30,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, _end)
+    sys.unraisablehook = _send_again
     try:
         from finqa_cli.app import main as run
 
@@ -31,6 +44,21 @@ def main() -> int:
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
+
+
+def _send_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """Send a signal again whose exception Python ignored, because a destructor or a callback ran when it came."""
+    error = unraisable.exc_value
+    if isinstance(error, KeyboardInterrupt):
+        number: int | None = signal.SIGINT
+    else:
+        number = _STATUSES.get(error.code) if isinstance(error, SystemExit) else None
+    if number is None:
+        sys.__unraisablehook__(unraisable)
+        return
+    timer = threading.Timer(_AGAIN_S, os.kill, (os.getpid(), number))
+    timer.daemon = True
+    timer.start()
 
 
 def _make_index() -> dict[str, Any]:

@@ -2,15 +2,24 @@
 
 Each raises ValueError only, also where the input exhausts memory or the stack. So a hostile document is an error of
 that document wherever a malformed one is. Messages are the ends of sentences about the document.
+
+`call_bounded` is for input that is a program, such as a chat template: nothing can be counted before it runs.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import resource
+import threading
+import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 DEEPEST = 128
 """Most levels of lists and objects in each other. Code that walks through a value may be recursive."""
@@ -22,6 +31,17 @@ MAX_YAML = 2**18
 
 MAX_NODES = 100_000
 """Most values in a YAML document, where each alias counts as often as it stands for values."""
+
+_LOOK_S = 0.02
+"""Seconds between looks at the memory of `call_bounded`."""
+
+
+class OutOfBoundsError(ValueError):
+    """Work exceeded a limit of `call_bounded`; the message states which."""
+
+
+class _EndOfWork(BaseException):
+    """Raised in the thread of `call_bounded`. It is no Exception, so that no program catches it."""
 
 
 def parse_json(text: str | bytes, *, unique: bool = False, finite: bool = False) -> Any:
@@ -83,6 +103,60 @@ def parse_yaml(text: str, loader: Any = None) -> Any:
     with _bounded(text, MAX_YAML, "YAML"):
         _check_events(yaml.parse(text, Loader=yaml.SafeLoader))
         return yaml.load(text, Loader=loader or yaml.SafeLoader)
+
+
+def call_bounded(work: Callable[[], Result], *, seconds: float, megabytes: float) -> Result:
+    """Call a function that runs a foreign program in Python, such as a template of Jinja, within time and memory.
+
+    Another thread looks at both, and raises an exception between two instructions of the program. A single operation
+    that is not Python, such as the repetition of a string, is ended by its own end only.
+
+    Args:
+        work: The function.
+        seconds: Longest time.
+        megabytes: Most that the memory of this process may grow meanwhile, by whatever part of it.
+
+    Raises:
+        OutOfBoundsError: It exceeded a limit, the stack or the memory; the message states which.
+    """
+    thread, ended, lock = threading.get_ident(), threading.Event(), threading.Lock()
+    until, most = time.monotonic() + seconds, _resident_bytes() + megabytes * 1e6
+    reason = ""
+
+    def watch() -> None:
+        nonlocal reason
+        while not ended.wait(_LOOK_S):
+            with lock:
+                is_late = time.monotonic() >= until
+                if ended.is_set() or not (is_late or _resident_bytes() > most):
+                    continue
+                reason = f"takes longer than {seconds:g} s" if is_late else f"needs more than {megabytes:g} MB"
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_EndOfWork))
+                return
+
+    threading.Thread(target=watch, name="bounded-work", daemon=True).start()
+    try:
+        try:
+            return work()
+        finally:
+            with lock:
+                ended.set()
+                # An exception that was set in the last moment would be raised in code that comes later.
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
+    except _EndOfWork:
+        raise OutOfBoundsError(reason) from None
+    except RecursionError as error:
+        raise OutOfBoundsError("nests too deeply") from error
+    except MemoryError as error:
+        raise OutOfBoundsError("needs more memory than this process can get") from error
+
+
+def _resident_bytes() -> int:
+    """Memory of this process in bytes."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    except OSError:  # not Linux: the most that it ever was
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _check_events(events: Any) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.figures import Figure
-from benchmarks.reliability import chaos, sampled_runs, trained_runs
+from benchmarks.reliability import chaos, random_stops, sampled_runs, trained_runs
 from benchmarks.reliability.existing import Measure, benchmark, program, tests, together
 from benchmarks.reliability.scale import Scale
 
@@ -273,5 +273,12 @@ REQUIREMENTS = (
             "unit/evaluation/test_markdown.py", "unit/runs/test_run_durability.py", only="markdown or inert or formula"
         ),
         reason="finqa writes no HTML, so nothing is opened in a browser: Markdown and CSV are tested",
+    ),
+    Requirement(
+        name="R27",
+        injection="SIGTERM at 100 random moments of 28 commands, most with PyTorch",
+        bar="ended within 5 s with a documented exit status; 0 processes, temporary files or tracebacks",
+        measure=together(random_stops.measure, tests("commands/test_ignored_signals.py")),
+        reason="`python -m benchmarks.reliability.random_stops --model MODEL` stops commands with a real model",
     ),
 )

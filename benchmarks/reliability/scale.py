@@ -17,6 +17,7 @@ class Scale:
         kills: Trainings that are killed (R1).
         checkpoint_kills: Writes of checkpoints that are killed (R3).
         sampling_kills: Runs of `finqa sample` that are killed (R10).
+        stops: Signals at random moments of commands (R27).
     """
 
     quick: bool
@@ -26,6 +27,7 @@ class Scale:
     kills: int = 20
     checkpoint_kills: int = 200
     sampling_kills: int = 20
+    stops: int = 100
 
 
 def full(seed: int, seeds: int, at_once: int) -> Scale:
@@ -36,5 +38,12 @@ def full(seed: int, seeds: int, at_once: int) -> Scale:
 def quick(seed: int, seeds: int, at_once: int) -> Scale:
     """What shows that everything runs."""
     return Scale(
-        quick=True, seed=seed, seeds=min(seeds, 2), at_once=at_once, kills=1, checkpoint_kills=10, sampling_kills=2
+        quick=True,
+        seed=seed,
+        seeds=min(seeds, 2),
+        at_once=at_once,
+        kills=1,
+        checkpoint_kills=10,
+        sampling_kills=2,
+        stops=3,
     )

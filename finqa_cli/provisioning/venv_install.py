@@ -15,7 +15,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from finqa_cli.errors import ConfigError, FinqaError, MissingDependencyError, ServiceUnavailableError, StorageError
+from finqa_cli.errors import (
+    ConfigError,
+    DataError,
+    FinqaError,
+    MissingDependencyError,
+    ServiceUnavailableError,
+    StorageError,
+)
 from finqa_cli.masking import without_secrets
 from finqa_cli.runs.durable_files import storage
 
@@ -41,6 +48,9 @@ _NETWORK = re.compile(
 )
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|os error 28|Errno 28", re.IGNORECASE)
 _NO_VENV = re.compile(r"ensurepip is not|No module named '?(venv|ensurepip)", re.IGNORECASE)
+_SUBSTITUTED = re.compile(r"DO NOT MATCH THE HASHES|Hash mismatch for", re.IGNORECASE)
+_WITH_DIGEST = re.compile(r"^ +(\S+==[^\s:]+)(?: from .*| \(.*)?:$", re.MULTILINE)
+"""A package in pip's list of those with other digests; uv names it in its error."""
 _PYTHON = re.compile(r"Requires-Python|requires a different Python|requires Python [<>=!~]", re.IGNORECASE)
 _ERROR_LINE = re.compile(r"^\s*(ERROR|error|cause|hint)\b|^\s*[\u00d7\u2570\u251c]|\w+Error: ")
 
@@ -144,6 +154,12 @@ def explain_failure(output: str, *, status: int, log: Path, name: str) -> FinqaE
             f"{name} cannot reach the package index: {said}. {where}",
             remedy="the same command again once the network is back, which continues; without one, "
             "--index-url FOLDER with the wheels, or the address of a mirror",
+        )
+    if _SUBSTITUTED.search(output):
+        named = ", ".join(dict.fromkeys(_WITH_DIGEST.findall(output)))
+        return DataError(
+            f"{named or 'A package'} has another digest than the pinned one, so it was not installed: {said}. {where}",
+            remedy="--index-url https://pypi.org/simple, or for wheels that you built yourself --requirements FILE",
         )
     if _NO_VENV.search(output):
         return ConfigError(

@@ -183,9 +183,14 @@ class _Making:
         if not uv and not (self._site_packages() / "pip").is_dir():  # it was started with uv
             run_logged([str(self._python), "-m", "ensurepip"], self._log, lambda _: None, hold=self._lock)
         rest = ["--requirement", str(self._file)]
+        if self._options.requirements is None:  # the shipped pins have a digest for each wheel
+            rest.append("--require-hashes")
         steps = [rest]
         if self._options.no_deps:
-            torch = [line.split("#")[0].strip() for line in self._file.read_text().splitlines() if _TORCH.match(line)]
+            text = self._file.read_text()
+            torch = [line.split("#")[0].strip() for line in text.splitlines() if _TORCH.match(line)]
+            if "--hash=" in text:  # then every package is in the file, those that torch depends on too
+                torch = []
             steps = [[*torch, "--constraint", str(self._file)]] * bool(torch) + [["--no-deps", *rest]]
         self._reporter.start("packages", None)
         try:

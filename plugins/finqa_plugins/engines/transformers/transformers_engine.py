@@ -113,6 +113,9 @@ class RequestQueue:
 
 T = TypeVar("T")
 
+CLOSE_S = 1.0
+"""Seconds that `close` waits for the worker thread, which a command that was stopped must not wait for."""
+
 
 class TransformersEngine(TokenEngine):
     """A token engine on one CPU or CUDA device.
@@ -273,7 +276,10 @@ class TransformersEngine(TokenEngine):
         return self._worker.reused_share
 
     async def close(self) -> None:
-        """Ends the running batch at its next token, fails what waits, frees the model. Idempotent."""
+        """Ends the running batch at its next token, fails what waits, frees the model. Idempotent.
+
+        After `CLOSE_S` it returns anyway: a model that is being loaded, or a long prompt, ends in the worker thread.
+        """
         if self._closed:
             return
         self._closed = True
@@ -285,8 +291,11 @@ class TransformersEngine(TokenEngine):
             if not ticket.answer.done():
                 ticket.answer.set_exception(EngineError("The engine was closed."))
         async with self._starting:
-            await self._in_worker(self._worker.close)
+            closing = asyncio.ensure_future(self._in_worker(self._worker.close))
+            ended, _ = await asyncio.wait([closing], timeout=CLOSE_S)
             self._thread.shutdown(wait=False)
+            for task in ended:
+                task.result()
 
     def _open_queue(self) -> RequestQueue:
         if self._closed:

@@ -30,6 +30,7 @@ from finqa_cli.commands.datasets.episodes_import import harness
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, AsJson, CommandApp, Quiet, offers
 from finqa_cli.commands.shared.output import emit, next_lines, plain_table, plural, progress
+from finqa_cli.commands.shared.perform import perform
 from finqa_cli.data import GenerateSpec, LocalSnapshots, write_layout
 from finqa_cli.data.check_data import (
     CheckReport,
@@ -47,6 +48,7 @@ from finqa_cli.data.generated.generate import generate
 from finqa_cli.data.import_advice import imports_as_finqa
 from finqa_cli.data.question_files.prepare import Preparation, SplitBy, prepare, read_finqa, rows_of_tasks
 from finqa_cli.data.question_files.question_rows import finqa_files
+from finqa_cli.data.question_files.row_profile import finding
 from finqa_cli.data.question_files.show_question import Shown, find_table, show_in_path, show_in_snapshot
 from finqa_cli.data.snapshots.compile import storage, table_info
 from finqa_cli.errors import DataError, UsageError, printable
@@ -224,11 +226,19 @@ def check(
             show_default="none",
         ),
     ] = None,
+    solutions: Annotated[
+        bool,
+        typer.Option(
+            "--solutions",
+            help="Also run the data's own solutions in a sandbox, and report those that fail and imports that the "
+            "sandbox lacks; needs --for.",
+        ),
+    ] = False,
 ) -> None:
     """Check every table and row. Reports counts and quirks, and lists what is wrong: file, row, field, reason.
 
     With --for the exit code shows whether that environment accepts the data; --set environment.options.KEY=VALUE sets
-    its options. Code in the data is not executed.
+    its options. Code in the data is only executed with --solutions.
 
     With --out the whole report is written, and a manifest with the checksums of what was checked.
 
@@ -249,6 +259,8 @@ def check(
         else:
             loaded = line.load({"environment.name": environment, "data.path": data}, quiet=True)
             report = _check_for(loaded.settings, data, against)
+            if solutions and not report.problems:
+                report = _with_solutions(line, report, loaded.settings, Path(temporary))
         if out is not None:
             write_report(report, out, timestamp=datetime.now(UTC).isoformat(timespec="seconds"))
     if embedded and out is None:
@@ -271,6 +283,12 @@ def _refuse_idle_flags(line: CommandLine, path: Path) -> None:
         raise UsageError(
             "--set and --config apply to the environment, but --for is not given.",
             remedy="--for finqa-text" if path.is_file() else "--for finqa",
+        )
+    if given["solutions"] and (environment is None or not registry().find("environment", environment).snapshotless):
+        raise UsageError(
+            "--solutions runs code of question files, which needs an environment that reads them; gold SQL is run when "
+            "tables are imported.",
+            remedy="--for mbpp",
         )
     if environment is None and given["against"] is not None:
         raise UsageError(
@@ -308,6 +326,19 @@ def _check_for(settings: Settings, path: Path, against: Path | None) -> CheckRep
             return report_tasks(path, name, tasks, environment.data(), trained=trained, other=against)
     except DataError as refusal:
         return report_refusal(path, name, refusal)
+
+
+def _with_solutions(line: CommandLine, report: CheckReport, settings: Settings, folder: Path) -> CheckReport:
+    """Add what the data's own solutions do in the sandbox of the settings."""
+    from finqa_cli.evaluation.own_solutions import run_solutions  # other commands about data need no rollouts
+
+    ran = perform(
+        line, lambda reporter, stopper: run_solutions(settings, folder / "runs", reporter=reporter, stopper=stopper)
+    )
+    found = finding("failing_solution", "solutions of the data fail their own tests", ran.failed)
+    found += finding("missing_import", "modules that solutions import are not in the sandbox", ran.missing)
+    statistics = {**report.statistics, "solutions": ran.played, "solutions that pass": ran.played - len(ran.failed)}
+    return replace(report, statistics=statistics, findings=(*report.findings, *found))
 
 
 @app.command("show")

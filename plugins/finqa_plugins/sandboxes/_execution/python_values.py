@@ -25,7 +25,7 @@ MAX_BITS = 2**16
 _PLAIN_BITS = 63
 
 _SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
-_VIEWS: tuple[type[Any], ...] = (type({}.keys()), type({}.items()))
+_VIEWS: tuple[Any, ...] = (type({}.keys()), type({}.items()))
 _PLAIN = frozenset(
     (bool, str, int, float, complex, bytes, bytearray, range, list, tuple, set, frozenset, dict, *_VIEWS)
 )

@@ -55,6 +55,7 @@ _PROVIDERS = (
         title="OpenAI",
         base_url="https://api.openai.com/v1",
         key_variable="OPENAI_API_KEY",
+        url_variable="OPENAI_BASE_URL",
         served=r"(?!gpt-oss|whisper|clip|gpt2|privacy|circuit|diffusers|shap|point|consistency|welm).*",
     ),
     ModelProvider(
@@ -62,6 +63,8 @@ _PROVIDERS = (
         title="Anthropic",
         base_url="https://api.anthropic.com/v1",
         key_variable="ANTHROPIC_API_KEY",
+        url_variable="ANTHROPIC_BASE_URL",
+        url_suffix="/v1",
         engine="anthropic",
     ),
     ModelProvider(

@@ -19,6 +19,8 @@ class TokenUse:
         retries: Requests that were sent again.
         missing: Attempts whose tokens are unknown; the figures are without them.
         estimated: Whether some tokens are an estimate from the length of the text.
+        replayed: Requests that were not sent, because their replies are recorded.
+        oldest_reply_s: Largest age of such a reply in seconds.
     """
 
     prompt: int = 0
@@ -28,6 +30,8 @@ class TokenUse:
     retries: int = 0
     missing: int = 0
     estimated: bool = False
+    replayed: int = 0
+    oldest_reply_s: float = 0.0
 
     @property
     def tokens(self) -> int:
@@ -44,6 +48,7 @@ class TokenUse:
             "retries": self.retries,
             "missing": self.missing,
             "estimated": self.estimated,
+            **({"replayed": self.replayed, "oldest_reply_s": self.oldest_reply_s} if self.replayed else {}),
         }
 
     @classmethod
@@ -59,6 +64,8 @@ class TokenUse:
             retries=_count(facts.get("retries")),
             missing=_count(facts.get("missing")),
             estimated=facts.get("estimated") is True,
+            replayed=_count(facts.get("replayed")),
+            oldest_reply_s=_amount(facts.get("oldest_reply_s")) or 0.0,
         )
 
     def text(self) -> str:
@@ -70,6 +77,11 @@ class TokenUse:
             parts.append(dollars(self.cost_usd))
         if self.retries:
             parts.append(f"{self.retries} {'retry' if self.retries == 1 else 'retries'}")
+        if self.replayed:
+            age = self.oldest_reply_s / 3600
+            parts.append(
+                f"{self.replayed} recorded {'reply' if self.replayed == 1 else 'replies'} up to {age:.1f} h old"
+            )
         if self.missing:
             parts.append(f"{self.missing} {'episode' if self.missing == 1 else 'episodes'} of unknown use")
         return ", ".join(parts)
@@ -101,6 +113,8 @@ def use_of(turns: Iterable[tuple[int, int]], metadata: Mapping[str, Any]) -> Tok
         cost_usd=cost,
         retries=retries,
         estimated=_count(usage.get("unmetered")) > 0,
+        replayed=_count(usage.get("replayed")),
+        oldest_reply_s=_amount(usage.get("oldest_reply_s")) or 0.0,
     )
 
 
@@ -134,6 +148,8 @@ def total_use(uses: Iterable[TokenUse | None]) -> TokenUse | None:
         retries=sum(use.retries for use in known),
         missing=unknown + sum(use.missing for use in known),
         estimated=any(use.estimated for use in known),
+        replayed=sum(use.replayed for use in known),
+        oldest_reply_s=max(use.oldest_reply_s for use in known),
     )
 
 

@@ -23,7 +23,8 @@ from finqa_cli.types.model_providers import provider_at
 from finqa_plugins.engines._http.chat_replies import Reply, unreadable_reply
 from finqa_plugins.engines._http.config import ChatServerConfig, find_key
 from finqa_plugins.engines._http.http_client import Client
-from finqa_plugins.engines._http.json_documents import ModelCard, write_document
+from finqa_plugins.engines._http.json_documents import BadReplyError, ModelCard, write_document
+from finqa_plugins.engines._http.recorded_replies import RecordedReplies
 from finqa_plugins.engines._http.refusals import (
     DOCTOR,
     NAME_MODEL,
@@ -31,6 +32,7 @@ from finqa_plugins.engines._http.refusals import (
     Refusal,
     RefusedFieldError,
     RefusedRequestError,
+    reply_limit_of,
     room_of,
 )
 from finqa_plugins.engines._http.usage import KEPT_EPISODES, Ledger, Usage, estimate_tokens
@@ -66,11 +68,13 @@ class ServerChatEngine(ChatEngine):
             model=self._model,
             charged=provider is not None and provider.name == "openrouter",
         )
+        self._replies = None if config.replies is None else RecordedReplies(config.replies, config.base_url)
         self._client: Client | None = None
         self._starting = asyncio.Lock()
         self._warned: set[str] = set()
         self._accepted: OrderedDict[str, int] = OrderedDict()  # episode -> bytes of its longest accepted request
         self._refused_at_first = 0
+        self._longest_reply: int | None = None
 
     @abstractmethod
     def request_body(self, request: ChatRequest) -> dict[str, Any]:
@@ -79,6 +83,10 @@ class ServerChatEngine(ChatEngine):
     @abstractmethod
     def read_reply(self, document: Mapping[str, Any], request: ChatRequest) -> Reply:
         """The turn in a reply; raises BadReplyError if it is none."""
+
+    @abstractmethod
+    def read_usage(self, document: Mapping[str, Any]) -> Usage:
+        """The usage in a reply, which may be unreadable otherwise."""
 
     @property
     @abstractmethod
@@ -108,6 +116,7 @@ class ServerChatEngine(ChatEngine):
                 raise ConfigError("The engine needs the name of a model on the server.", remedy=NAME_MODEL)
             client = Client(self.config, find_key(self.config), seed=self._seed)
             client.retried = self._ledger.retried
+            client.spoiled = self._charge_spoiled
             try:
                 self._check_model(await client.listing())
             except BaseException:
@@ -162,13 +171,21 @@ class ServerChatEngine(ChatEngine):
                 return await self._within_context(request, body)
             except (RefusedRequestError, RefusedFieldError) as error:
                 refused = error
-            if changed := self.adapt(refused.refusal):
+            if changed := self._shorten(request, refused.refusal) or self.adapt(refused.refusal):
                 self._ledger.adapted.append(changed)
                 # Log: Once for each change, when a server refuses a field or a message that its dialect lacks.
                 log.warning("requests are adapted to the server", change=changed, refusal=refused.refusal.text)
             elif self.request_body(request) == body:  # else another request has adapted it meanwhile
                 break
         raise self._final(refused, body)
+
+    def _shorten(self, request: ChatRequest, refusal: Refusal) -> str:
+        """Takes the server's limit of a reply if it refuses the requested one; returns what was changed, or ""."""
+        limit = min(request.sampling.max_tokens, self._longest_reply or request.sampling.max_tokens)
+        if (longest := reply_limit_of(refusal.text, limit)) is None:
+            return ""
+        self._longest_reply = longest
+        return f"replies have at most {longest:,} tokens"
 
     async def _within_context(self, request: ChatRequest, body: Mapping[str, Any]) -> Reply:
         """One turn; if the context has no room for a whole reply, one of the length that fits.
@@ -178,11 +195,13 @@ class ServerChatEngine(ChatEngine):
             RefusedRequestError, RefusedFieldError: The server refuses the request for another reason.
             FinqaError: See `Client.complete`.
         """
-        limit = request.sampling.max_tokens
+        limit = min(request.sampling.max_tokens, self._longest_reply or request.sampling.max_tokens)
         try:
             return await self._send(request, body, limit)
         except PromptTooLongError as error:
             room = error.room
+            if room is None and not self._accepted:  # no request of the run was accepted, so the words may mislead
+                self._count_refused(f"The server answers: {error}", body)
         except RefusedRequestError as error:
             if not self._may_be_full(request, body, error.refusal):
                 raise
@@ -216,20 +235,51 @@ class ServerChatEngine(ChatEngine):
         if client is None:
             raise EngineError("The engine is not started, or is closed.")
         body = self.with_limit(body, limit)
+        if (recorded := self._recorded(request, body)) is not None:
+            return recorded
+        documents: list[Mapping[str, Any]] = []
+
+        def read(document: Mapping[str, Any]) -> Reply:
+            reply = self.read_reply(document, request)
+            documents.append(document)
+            return reply
+
         reply = await client.complete(
             body,
             key=request.key,
             limit=limit,
-            read=lambda document: self.read_reply(document, request),
+            read=read,
             unreadable=unreadable_reply if request.tools else None,
             path=self.path,
         )
         self._ledger.add(request.key, self._metered(reply, body))
+        self._note_accepted(request, body)
+        if self._replies is not None and documents:
+            await asyncio.to_thread(self._replies.keep, body, request.key, documents[-1])
+        return reply
+
+    def _recorded(self, request: ChatRequest, body: Mapping[str, Any]) -> Reply | None:
+        """The recorded reply to a request; None without one."""
+        if self._replies is None or (found := self._replies.find(body, request.key)) is None:
+            return None
+        document, age_s = found
+        try:
+            reply = self.read_reply(document, request)
+        except BadReplyError:
+            return None
+        self._ledger.replayed(request.key, self._metered(reply, body), age_s)
+        self._note_accepted(request, body)
+        return reply
+
+    def _note_accepted(self, request: ChatRequest, body: Mapping[str, Any]) -> None:
         episode, size = request.key.rpartition("#")[0], len(write_document(body))
         self._accepted[episode] = max(size, self._accepted.pop(episode, 0))
         if len(self._accepted) > KEPT_EPISODES:
             self._accepted.popitem(last=False)
-        return reply
+
+    def _charge_spoiled(self, key: str, document: Mapping[str, Any]) -> None:
+        if (usage := self.read_usage(document)).tokens:
+            self._ledger.add(key, usage)
 
     def _metered(self, reply: Reply, body: Mapping[str, Any]) -> Usage:
         """The usage of a reply; where the server reported none, its estimate from the length of the texts."""
@@ -246,12 +296,19 @@ class ServerChatEngine(ChatEngine):
         """The error for a refusal to which requests cannot be adapted; it ends the run if nothing was ever accepted."""
         if isinstance(error, RefusedFieldError) or self._accepted or error.refusal.status not in _OF_THE_REQUEST:
             return error
+        try:
+            self._count_refused(error.message, body)
+        except ConfigError as all_of_them:
+            return all_of_them
+        return error
+
+    def _count_refused(self, reason: str, body: Mapping[str, Any]) -> None:
+        """Counts a refused request of a run that none was accepted of; raises ConfigError for the third one."""
         self._refused_at_first += 1
         if self._refused_at_first < REFUSED_AT_FIRST:
-            return error
-        return ConfigError(
-            f"The server has refused all of the first requests of this run. {error.message} The requests had: "
-            f"{_shape(body)}.",
+            return
+        raise ConfigError(
+            f"The server has refused all of the first requests of this run. {reason} The requests had: {_shape(body)}.",
             remedy=f"{DOCTOR}; engine.options can omit fields (omit), fold the system message into the first user "
             "message (system_message=fold) and merge messages of one role (roles=alternate)",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
@@ -103,6 +104,11 @@ class ChatServerConfig(ServerConfig):
         default_factory=dict,
         description="Model -> {input, output, cached_input}: US dollars for a million tokens, or a TOML or JSON file "
         "of them (default: list prices of known hosted models)",
+    )
+    replies: Path | None = Field(
+        default=None,
+        description="Folder of recorded replies, for evaluations only: a request that it has is not sent (default: "
+        "none; --cache sets one)",
     )
 
     @field_validator("prices", mode="before")

@@ -121,6 +121,7 @@ class Client:
 
     Attributes:
         retried: Called with a request's name when it is sent again.
+        spoiled: Called with a request's name and the reply, if that cannot be used: its tokens are paid all the same.
     """
 
     def __init__(self, config: ServerConfig, key: SecretStr | None, *, seed: int, proxied: bool = True) -> None:
@@ -128,6 +129,7 @@ class Client:
         self.config = config
         self.seed = seed
         self.retried: Callable[[str], None] = lambda key: None
+        self.spoiled: Callable[[str, Mapping[str, Any]], None] = lambda key, document: None
         self._backoff = Backoff(first_s=config.backoff_s, longest_s=config.max_wait_s)
         self._known: tuple[str, ...] = ()
         self._gate = Gate(
@@ -202,7 +204,12 @@ class Client:
                 try:
                     timeout_s = self.config.request_timeout_s
                     answer = await self._transport.send("POST", path, content, timeout_s=timeout_s)
-                    reply = read(self._checked(answer, path, model))
+                    document = self._checked(answer, path, model)
+                    try:
+                        reply = read(document)
+                    except BadReplyError:
+                        self.spoiled(key, document)
+                        raise
                     spent = reply.usage.tokens or reserved
                     return reply
                 except UnreadableCallError as error:

@@ -1,7 +1,7 @@
 """What a server means by an answer that is not a completion, and the error that names the fix. Pure.
 
-Servers word the same refusal differently; the patterns are those of OpenAI, vLLM, SGLang, llama.cpp, Ollama,
-OpenRouter and LiteLLM.
+Servers word the same refusal differently, so machine-readable facts come first: status, code, field, numbers. Words
+decide only what these leave open, by the ten patterns of `WORDS`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from enum import Enum, auto
 from typing import Any
 
 from finqa_cli import backoff
+from finqa_cli.documents import parse_json
 from finqa_cli.errors import (
     AuthenticationError,
     ConfigError,
@@ -29,27 +30,35 @@ PASSING = (408, 409, 425, 429)
 
 _CONTEXT_CODES = ("context_length_exceeded", "context_window_exceeded", "exceed_context_size_error")
 _FIELD_CODES = ("unsupported_parameter", "unsupported_value", "unknown_parameter", "extra_forbidden")
-_CONTEXT = re.compile(
-    r"(maximum|available|model's|exceeds?).{0,30}context (length|size|window)|maximum prompt length|prompt is too long"
-    r"|reduce the length of the (messages|prompt)|longer than the maximum model length|exceeds? (the )?context limit"
-    r"|exceeds the maximum allowed length|token count.{0,30}exceeds the maximum|greater than the context length",
-    re.IGNORECASE,
-)
+_LIMIT_CODES = ("rate_limit_exceeded", "rate_limit_error")
+_MODEL_CODES = ("model_not_found", "not_found_error", "DeploymentNotFound")
+
+WORDS = {
+    "length": r"\b(token|prompt|input|context|sequence)",
+    "excess": r"exceed|\btoo (long|large|many)|\blonger\b|greater than|reduce|length should be|must (be|have) (<|less)"
+    r"|maximum context",
+    "model": r"model.{0,200}not (found|exist|available)|(not a valid|unknown|invalid|no such) model",
+    "tools": r"(tools?|functions?)\b.{0,30}(requires|support)|support.{0,12} (tools?|functions?)\b",
+    "credit": r"insufficient.{0,10}(quota|balance|credit|fund)|\bcredit balance",
+    "key": r"api[ _]key",
+    "flagged": r"moderation|flagged",
+    "unreadable": r"parsing tool call|parse input at",
+    "system": r"system (role|message|prompt|instruction)s?\b.{0,40}(not|n't|un)|unsupported.{0,20}system",
+    "roles": r"\balternat",
+}
+"""What the words of a refusal can say that status, code, field and numbers do not."""
+
+_SAYS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in WORDS.items()}
+_REPLY = re.compile(r"max_\w*tokens|completion tokens", re.IGNORECASE)
+_CONVERSATION = re.compile(r"context|prompt|input|messages", re.IGNORECASE)
+_RATE = re.compile(r"per (minute|hour|day)|\b[TR]P[MD]\b", re.IGNORECASE)
 _LIMIT = re.compile(r"context (?:length|size|window)[^0-9]{0,20}(\d+)", re.IGNORECASE)
 _PROMPT = re.compile(
     r"(\d+) (?:in the messages|of text input|(?:input|prompt) tokens|tokens (?:from|in) the (?:input|messages|prompt))"
     r"|messages resulted in (\d+)",
     re.IGNORECASE,
 )
-_MODEL = re.compile(
-    r"model.{0,200}(not found|not exist|not available)|(not a valid|unknown|invalid|no such) model", re.IGNORECASE
-)
-_TOOLS = re.compile(r"tool choice requires|not support (function|tool)|no endpoints found that support tool", re.I)
-_QUOTA = re.compile(r"insufficient_quota|insufficient (balance|credits)|credit balance is too low", re.IGNORECASE)
 _EXTRA = re.compile(r"extra_forbidden.{0,60}?['\"]body['\"], ['\"](\w+)['\"]")
-_KEY = re.compile(r"(invalid|incorrect) api key|api key not valid", re.IGNORECASE)
-_FLAGGED = re.compile(r"moderation|flagged", re.IGNORECASE)
-_UNREADABLE = re.compile(r"tool_use_failed|error parsing tool call|failed to parse input at pos", re.IGNORECASE)
 _SUM = re.compile(r"(\d+) \+ \d+ > (\d+)")
 _NUMBER = re.compile(r"(?<![\w.])\d{2,9}(?![\w.]*\w)")
 _WAIT = re.compile(r"(?:try again|retry)\D{0,20}?(\d+(?:\.\d+)?) ?(ms|s|m)", re.IGNORECASE)
@@ -94,29 +103,43 @@ class Refusal:
     room: int | None = None
     written: str = ""
 
+    def says(self, what: str) -> bool:
+        """Whether the text has the words of a pattern of `WORDS`."""
+        return bool(_SAYS[what].search(self.text))
+
+    def _is_too_long(self) -> bool:
+        """Whether the words say that the conversation is too long, and not the reply that is asked for."""
+        if not (self.says("length") and self.says("excess")):
+            return False
+        if self.status in PASSING or self.status >= 500:
+            return "context" in self.text.lower()
+        return not _REPLY.search(self.text) or bool(_CONVERSATION.search(self.text))
+
     @property
     def meaning(self) -> Meaning:
         """The text is examined before the status, because servers use different statuses for the same refusal."""
-        if _UNREADABLE.search(f"{self.code} {self.text}"):  # first, because such a text repeats what the model wrote
+        if self.code == "tool_use_failed" or self.says("unreadable"):  # first: such a text repeats what the model wrote
             return Meaning.UNREADABLE
-        if self.code in _CONTEXT_CODES or _CONTEXT.search(self.text):
+        if self.code in _CONTEXT_CODES:
             return Meaning.CONTEXT
-        if self.status == 402 or _QUOTA.search(f"{self.code} {self.text}"):
+        if self.status == 402 or self.code == "insufficient_quota" or self.says("credit"):
             return Meaning.QUOTA
-        if self.status == 403 and _FLAGGED.search(self.text):  # OpenRouter: it rejects one prompt, not the key
+        if self.status == 403 and self.says("flagged"):  # OpenRouter: it rejects one prompt, not the key
             return Meaning.OTHER
-        if self.status in (401, 403) or _KEY.search(self.text):
+        if self.status in (401, 403) or (self.status == 400 and self.says("key")):
             return Meaning.KEY
-        if self.status == 429 or self.code in ("rate_limit_exceeded", "rate_limit_error"):
+        if self.status == 429 or self.code in _LIMIT_CODES or (self.status == 413 and _RATE.search(self.text)):
             return Meaning.LIMIT
+        if self.field in OMITTABLE or (self.field and self.code in _FIELD_CODES):
+            return Meaning.FIELD
+        if self.status == 413 or self._is_too_long():
+            return Meaning.CONTEXT
         if self.status in PASSING or self.status >= 500:
             return Meaning.PASSING
-        if _TOOLS.search(self.text):
+        if self.says("tools"):
             return Meaning.TOOLS
-        if self.code in ("model_not_found", "not_found_error") or _MODEL.search(self.text):
+        if self.code in _MODEL_CODES or self.says("model"):
             return Meaning.MODEL
-        if self.field and self.code in _FIELD_CODES:
-            return Meaning.FIELD
         return Meaning.ADDRESS if self.status in (404, 405) or self.status < 400 else Meaning.OTHER
 
 
@@ -129,7 +152,7 @@ def read_refusal(
     FastAPI `{"detail": ...}`, Ollama may send `{"error": "text"}`. An error under status 200 (llama.cpp, OpenRouter)
     gets the status that it names, or 502.
     """
-    outer = document or {}
+    outer = document or _first_of_list(text)
     inner = outer.get("error", outer)
     facts: Mapping[str, Any] = inner if isinstance(inner, Mapping) else {"message": inner}
     words = facts.get("message") or facts.get("detail") or text
@@ -139,6 +162,8 @@ def read_refusal(
         code = str(facts["type"])
     field = one_line(str(facts.get("param") or ""))
     written = facts.get("failed_generation")
+    if not field:
+        field = next((name for name in OMITTABLE if re.search(rf"['\"`]{name}['\"`]", words)), "")
     if extra := _EXTRA.search(words):  # Mistral, and others that check with pydantic
         code, field = "extra_forbidden", extra[1]
     if status == 200:
@@ -153,6 +178,17 @@ def read_refusal(
         room=_room(facts, words),
         written=written if isinstance(written, str) else "",
     )
+
+
+def _first_of_list(text: str) -> Mapping[str, Any]:
+    """The first object of a reply that is a list, as Gemini answers; empty for other replies."""
+    if not text.lstrip().startswith("["):
+        return {}
+    try:
+        found = parse_json(text)
+    except ValueError:
+        return {}
+    return found[0] if found and isinstance(found[0], dict) else {}
 
 
 def retry_after_s(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
@@ -206,6 +242,20 @@ def room_of(words: str, limit: int, prompt: int) -> int | None:
     real = min(numbers, key=lambda number: abs(number - prompt))
     (context,) = numbers - {real}
     return context - real if abs(real - prompt) < max(real, prompt) / 2 else None
+
+
+def reply_limit_of(words: str, limit: int) -> int | None:
+    """Most tokens of a reply by a refusal of the requested limit: the one smaller number beside it; None without one.
+
+    Args:
+        words: The refusal.
+        limit: The requested limit.
+    """
+    if not _REPLY.search(words):
+        return None
+    numbers = {int(number) for number in _NUMBER.findall(words.replace(",", ""))}
+    smaller = [number for number in numbers - {limit} if number < limit]
+    return smaller[0] if limit in numbers and len(numbers) == 2 and len(smaller) == 1 else None
 
 
 DOCTOR = "finqa doctor, with the same settings"

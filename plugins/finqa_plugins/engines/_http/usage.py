@@ -55,6 +55,8 @@ class Usage:
         unmetered: Requests whose reply did not report its usage; their tokens are estimated from the length of texts.
         retries: Requests that were sent again after a temporary failure.
         charged_usd: Cost as the server itself reports it (OpenRouter); None if it does not.
+        replayed: Requests that were not sent, because their replies are recorded. Their tokens count, their cost is 0.
+        oldest_reply_s: Largest age of such a reply, in seconds.
     """
 
     requests: int = 0
@@ -65,6 +67,8 @@ class Usage:
     written_tokens: int = 0
     retries: int = 0
     charged_usd: float | None = None
+    replayed: int = 0
+    oldest_reply_s: float = 0.0
 
     def __add__(self, other: Usage) -> Usage:
         """Adds two usages."""
@@ -77,6 +81,8 @@ class Usage:
             written_tokens=self.written_tokens + other.written_tokens,
             retries=self.retries + other.retries,
             charged_usd=_added(self.charged_usd, other.charged_usd),
+            replayed=self.replayed + other.replayed,
+            oldest_reply_s=max(self.oldest_reply_s, other.oldest_reply_s),
         )
 
     @property
@@ -139,6 +145,7 @@ class Ledger:
         self._charged = charged
         self._reports = reports
         self._episodes: OrderedDict[str, Usage] = OrderedDict()
+        self._replayed: dict[str, Usage] = {}
         self.total = Usage()
         self.adapted: list[str] = []
 
@@ -153,12 +160,20 @@ class Ledger:
         self._episodes[episode] = self._episodes.get(episode, Usage()) + usage
         self._episodes.move_to_end(episode)
         if len(self._episodes) > KEPT_EPISODES:
-            self._episodes.popitem(last=False)
+            forgotten, _ = self._episodes.popitem(last=False)
+            self._replayed.pop(forgotten, None)
         self.total += usage
 
     def retried(self, key: str) -> None:
         """Records that the request `key` is sent again."""
         self._note(key, Usage(retries=1))
+
+    def replayed(self, key: str, usage: Usage, age_s: float) -> None:
+        """Records a reply that was not requested: its tokens, which cost nothing now, and its age in seconds."""
+        found = replace(usage, charged_usd=None, replayed=1, oldest_reply_s=age_s)
+        episode = key.rpartition("#")[0]
+        self._note(key, Usage())
+        self._replayed[episode] = self._replayed.get(episode, Usage()) + found
 
     def report(self, event: str) -> None:
         """Logs the total usage."""
@@ -176,14 +191,18 @@ class Ledger:
 
     def episode(self, episode: str) -> dict[str, Any]:
         """What one episode used, restarts included; `cost_usd` is None when the model has no price."""
-        return self._facts(self._episodes.get(episode, Usage()))
+        return self._facts(self._episodes.get(episode, Usage()), self._replayed.get(episode))
 
-    def _facts(self, usage: Usage) -> dict[str, Any]:
+    def _facts(self, usage: Usage, replayed: Usage | None = None) -> dict[str, Any]:
         cost = usage.cost_usd(self.price)
         if cost is None and self._charged and not usage.requests:
             cost = 0.0
-        facts = asdict(usage)
+        if replayed is not None and not usage.requests and self.price is None:
+            cost = 0.0  # nothing was sent
+        facts = asdict(usage if replayed is None else usage + replayed)
         del facts["charged_usd"]
+        if replayed is None:
+            del facts["replayed"], facts["oldest_reply_s"]
         if not usage.written_tokens:
             del facts["written_tokens"]
         adapted = {"adapted": list(self.adapted)} if self.adapted else {}

@@ -12,8 +12,8 @@ from finqa_cli.types import ChatRequest
 from finqa_plugins.engines._http.chat_engine import ServerChatEngine
 from finqa_plugins.engines._http.chat_replies import Reply
 from finqa_plugins.engines._http.refusals import Refusal
-from finqa_plugins.engines._http.usage import KEPT_EPISODES
-from finqa_plugins.engines.anthropic.anthropic_messages import Blocks, read_reply, request_body
+from finqa_plugins.engines._http.usage import KEPT_EPISODES, Usage
+from finqa_plugins.engines.anthropic.anthropic_messages import Blocks, read_reply, read_usage, request_body
 from finqa_plugins.engines.anthropic.config import AnthropicConfig
 
 
@@ -49,6 +49,10 @@ class AnthropicEngine(ServerChatEngine):
             if len(self._sent) > KEPT_EPISODES:
                 self._sent.popitem(last=False)
         return reply
+
+    def read_usage(self, document: Mapping[str, Any]) -> Usage:
+        """The usage of a message."""
+        return read_usage(document.get("usage"))
 
     def adapt(self, refusal: Refusal) -> str:
         """Omits the temperature if the server rejects it."""

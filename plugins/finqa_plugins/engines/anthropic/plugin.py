@@ -1,8 +1,8 @@
-"""Registers the `anthropic` engine."""
+"""Registers the `anthropic` engine and its checks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from finqa_cli.extend import Component, hookimpl
@@ -33,3 +33,14 @@ def readiness(settings: Mapping[str, Any]) -> list[Check]:
     from finqa_plugins.engines.anthropic.config import AnthropicConfig
 
     return key_checks(NAME, settings, AnthropicConfig)
+
+
+@hookimpl
+def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
+    """Checks of the service, if the engine is `anthropic`."""
+    if settings["engine"]["name"] != NAME:
+        return []
+    from finqa_plugins.engines._http.server_checks import server_checks
+    from finqa_plugins.engines.anthropic.config import AnthropicConfig
+
+    return server_checks(NAME, settings, AnthropicConfig)

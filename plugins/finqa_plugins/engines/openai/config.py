@@ -16,7 +16,9 @@ OURS = frozenset(
 """Fields of a request that other settings determine."""
 
 
-CHAT_ONLY = frozenset(("max_tokens_field", "omit", "thoughts_field", "extra_body", "system_message", "roles"))
+CHAT_ONLY = frozenset(
+    ("max_tokens_field", "omit", "thoughts_field", "extra_body", "system_message", "roles", "replies")
+)
 """Options without meaning for token ids, or that would change the distribution; `omit` may then name `seed` only."""
 
 

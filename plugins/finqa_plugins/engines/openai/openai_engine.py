@@ -17,12 +17,11 @@ from finqa_plugins.engines._http.http_client import CHAT, Client
 from finqa_plugins.engines._http.refusals import Refusal
 from finqa_plugins.engines._http.served_engine import ServedTokenEngine
 from finqa_plugins.engines._http.token_server import TokenServer
+from finqa_plugins.engines._http.usage import Usage, read_usage
 from finqa_plugins.engines.openai.chat_messages import read_reply, request_body
 from finqa_plugins.engines.openai.config import CHAT_ONLY, OpenAIEngineConfig
 
-_RENAMED = re.compile(r"max_completion_tokens['\"`]? instead|use ['\"`]?max_completion_tokens", re.IGNORECASE)
-_NO_SYSTEM = re.compile(r"system (role|message|prompt|instruction)s?.{0,40}(not|n't|un)|unsupported.{0,20}system", re.I)
-_ALTERNATE = re.compile(r"\balternat", re.IGNORECASE)
+_RENAMED = re.compile(r"max_completion_tokens", re.IGNORECASE)
 
 
 class OpenAIEngine(ServerChatEngine):
@@ -47,17 +46,20 @@ class OpenAIEngine(ServerChatEngine):
         """The turn in a chat completion."""
         return read_reply(document, tools=bool(request.tools), several_calls=request.several_calls)
 
+    def read_usage(self, document: Mapping[str, Any]) -> Usage:
+        """The usage of a chat completion."""
+        return read_usage(document)
+
     def adapt(self, refusal: Refusal) -> str:
         """Renames or omits the field that the server names, folds the system message, or joins messages of one role."""
         config, words = self.config, refusal.text
         if config.max_tokens_field is None and config.limit_field == "max_tokens" and _RENAMED.search(words):
             return self._change("max_tokens_field", "max_completion_tokens", "max_tokens is renamed")
-        named = refusal.field or next((name for name in OMITTABLE if re.search(rf"['\"`]{name}['\"`]", words)), "")
-        if named in OMITTABLE and named not in config.omit:
-            return self._change("omit", (*config.omit, named), f"{named} is omitted")
-        if config.system_message == "send" and _NO_SYSTEM.search(words):
+        if refusal.field in OMITTABLE and refusal.field not in config.omit:
+            return self._change("omit", (*config.omit, refusal.field), f"{refusal.field} is omitted")
+        if config.system_message == "send" and refusal.says("system"):
             return self._change("system_message", "fold", "the system message is part of the first user message")
-        if config.roles == "as_sent" and _ALTERNATE.search(words):
+        if config.roles == "as_sent" and refusal.says("roles"):
             return self._change("roles", "alternate", "neighbouring messages of one role are joined")
         return ""
 

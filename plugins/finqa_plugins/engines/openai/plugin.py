@@ -41,6 +41,7 @@ def doctor_checks(settings: Mapping[str, Any]) -> Sequence[Check]:
     """Checks of the server, if the engine is `openai`."""
     if settings["engine"]["name"] != NAME:
         return []
-    from finqa_plugins.engines.openai.openai_doctor import checks
+    from finqa_plugins.engines._http.server_checks import server_checks
+    from finqa_plugins.engines.openai.config import OpenAIEngineConfig
 
-    return checks(settings)
+    return server_checks(NAME, settings, OpenAIEngineConfig, addresses=lambda config: config.addresses)

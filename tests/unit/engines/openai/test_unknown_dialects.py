@@ -21,15 +21,16 @@ SUBMIT = ToolCall(name="submit_answer", arguments={"answer": "5"})
 
 UNLISTED = [
     # wordings of a full context that no pattern of the code knows
-    (422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 2048. Given: 3474 and 60"),
-    (422, "Input validation error: `inputs` must have less than 1024 tokens. Given: 1502"),
-    (400, "Trying to keep the first 5000 tokens when context the overflows. It is loaded with only 4096 tokens"),
-    (400, "The sum of prompt length (5000), query length (0) and max_tokens (512) should not exceed (4096)"),
-    (400, "Range of input length should be [1, 30720]"),
-    (400, "Input is too long for requested model."),
-    (413, "Payload Too Large"),
+    (422, "`inputs` + `max_new_tokens` = 3534 > 2048"),
+    (422, "validation failed: messages.4"),
+    (400, "Trying to keep the first 5000 tokens"),
+    (400, "InternalError.Algo.InvalidParameter"),
+    (400, "no slot has room for 5000 more"),
+    (400, "n_past + n_eval > n_ctx"),
+    (400, "conversation buffer overflow"),
     (400, "KV cache of this slot is exhausted"),
     (400, "zu viele Zeichen"),
+    (400, ""),
 ]
 
 

@@ -196,19 +196,32 @@ def _find_command(commands: Mapping[str, Any], words: Sequence[str]) -> tuple[st
 
 
 def _values(index: Mapping[str, Any], kind: Any, incomplete: str) -> Iterator[Candidate]:
-    """Yield values of a kind: a list of choices, or the name of a list of the index, or `runs`."""
+    """Yield values of a kind: a list of choices, the name of a list of the index, `runs` or `snapshots`."""
     if isinstance(kind, list):
         yield from _starting(incomplete, [(choice, "") for choice in kind])
     elif kind == "runs":
-        yield from _starting(incomplete, _runs())
+        label, equals, name = incomplete.partition("=")
+        named = f"{label}=" if equals else ""
+        yield from _starting(incomplete, [(f"{named}{run}", about) for run, about in _runs(name if equals else label)])
+    elif kind == "snapshots":
+        yield from _starting(incomplete, _snapshots())
     elif kind == "settings":
         yield from _starting(incomplete, [(f"{name}=", about) for name, about in index["lists"][kind].items()])
     elif kind in index["lists"]:
         yield from _starting(incomplete, index["lists"][kind].items())
 
 
-def _runs() -> list[Candidate]:
-    """Return the newest runs below ./runs with their command."""
+def _snapshots() -> list[Candidate]:
+    """Return the names of the data sets in FINQA_HOME."""
+    home = Path(os.environ.get("FINQA_HOME") or "~/.cache/finqa").expanduser()
+    try:
+        return [(entry.name, "") for entry in sorted(os.scandir(home / "snapshots"), key=lambda each: each.name)]
+    except OSError:
+        return []
+
+
+def _runs(incomplete: str) -> list[Candidate]:
+    """Return the newest runs below ./runs with their command: by their path, or by their name if that is typed."""
     try:
         folders = sorted((entry for entry in os.scandir("runs")), key=lambda entry: entry.stat().st_mtime, reverse=True)
     except OSError:
@@ -217,7 +230,8 @@ def _runs() -> list[Candidate]:
     for folder in folders[:_MOST_RUNS]:
         try:
             facts = json.loads(Path(folder.path, "run.json").read_text(encoding="utf-8"))
-            found.append((folder.path, f"{facts['command']}, {facts['status']}"))
+            typed = folder.name if incomplete and folder.name.startswith(incomplete) else folder.path
+            found.append((typed, f"{facts['command']}, {facts['status']}"))
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return found

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from finqa_cli import app as application
 from finqa_cli.commands.shared.command_line import declaration_of
-from finqa_cli.extend import registry
+from finqa_cli.errors import ConfigError
+from finqa_cli.extend import missing_requirements, registry
 from finqa_cli.settings.schema import DECLARATIONS, KINDS
 
 RUNS = frozenset({"target", "run", "runs", "resume", "rescore", "source", "baseline", "compare_with"})
@@ -24,7 +25,7 @@ def index() -> dict[str, Any]:
     lists: dict[str, dict[str, str]] = {
         kind: {part.name: part.summary for part in registry().components(kind)} for kind in sorted(kinds)
     }
-    lists["settings"] = {path: each.about.help for path, each in DECLARATIONS.items()}
+    lists["settings"] = {path: each.about.help for path, each in DECLARATIONS.items()} | dict(_options())
     configs = Path(str(files("finqa_cli"))) / "configs"
     lists["configs"] = {
         file.stem: file.parent.name for file in sorted(configs.glob("*/*.toml"), key=lambda file: file.stem)
@@ -35,6 +36,22 @@ def index() -> dict[str, Any]:
         loaded = application.LazyGroup(name="finqa").get_command(None, name)
         commands |= dict(_describe(name, loaded))
     return {"commands": commands, "lists": lists}
+
+
+def _options() -> Iterator[tuple[str, str]]:
+    """Yield the options of all components that are usable here, by their path, with the components that have them."""
+    having: dict[str, list[str]] = {}
+    for component in registry().components():
+        if f"{component.kind}.name" not in DECLARATIONS:
+            continue
+        try:
+            options = None if missing_requirements(component) else registry().config_class(component)
+        except (ConfigError, ImportError):
+            continue  # `finqa plugins` says what is wrong with it
+        for option in options.model_fields if options is not None else ():
+            having.setdefault(f"{component.kind}.options.{option}", []).append(component.name)
+    for path, names in having.items():
+        yield path, f"option of {', '.join(names)}"
 
 
 def _describe(name: str, command: Any) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -68,11 +85,16 @@ def _kind(parameter: Any) -> Any:
         return choices
     name = str(parameter.name)
     if (declaration := declaration_of(name)) is not None:
+        if declaration.path in _NAMES:
+            return _NAMES[declaration.path]
         kind = declaration.path.removesuffix(".name")
         return KINDS.get(kind, kind) if kind in _COMPONENTS else "text"
     named = {"config": "configs", "assign": "settings"}
     return named.get(name, "runs" if name in RUNS else "text")
 
+
+_NAMES = {"data.snapshot": "snapshots", "data.eval_split": ["train", "dev", "test"]}
+"""Settings whose values are names of data."""
 
 _PLAYERS = ("embedded", "scripted")
 _COMPONENTS = ("environment", "engine", "sandbox", "optimizer", "reward", "grader", "learner", "codec", "trackers")

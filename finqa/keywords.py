@@ -33,8 +33,16 @@ class EvaluateKeywords(TypedDict, total=False):
     seed: int | None
     max_cost: float | None
     max_tokens: int | None
+    max_time: float | None
+    tags: str | Sequence[str] | None
+    max_episode_tokens: int | None
+    max_episode_cost: float | None
     limit: int | None
     attempts: int | None
+    ids: str | Sequence[str] | None
+    kind: str | Sequence[str] | None
+    company: str | Sequence[str] | None
+    range: str | None
     temperature: float | None
     split: str | None
     save_token_ids: bool | None
@@ -76,6 +84,8 @@ class TrainKeywords(TypedDict, total=False):
     max_gen_tokens: int | None
     temperature: float | None
     max_steps: int | None
+    max_episode_tokens: int | None
+    max_episode_cost: float | None
     rollout_dispatch_wait_ms: int | None
     engine_replicas: int | None
     iterations: int | None
@@ -98,11 +108,13 @@ class TrainKeywords(TypedDict, total=False):
     seed: int | None
     limit: int | None
     run_dir: str | Path | None
+    tags: str | Sequence[str] | None
     project: str | None
     save_token_ids: bool | None
     run_mirror: str | None
     max_cost: float | None
     max_tokens: int | None
+    max_time: float | None
     cluster_address: str | None
     tracker: str | Sequence[str] | None
 
@@ -133,3 +145,7 @@ class SampleKeywords(TypedDict, total=False):
     seed: int | None
     max_cost: float | None
     max_tokens: int | None
+    max_time: float | None
+    tags: str | Sequence[str] | None
+    max_episode_tokens: int | None
+    max_episode_cost: float | None

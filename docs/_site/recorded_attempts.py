@@ -187,6 +187,8 @@ class TrajectoryLine(Attempt):
     """The right answer; absent if the environment does not provide it."""
     values: ReadNumbers | None = ABSENT
     """Numbers in answer and truth; absent without `truth`."""
+    right_tables: list[str] = ABSENT
+    """Tables that have the right answer; absent if the environment does not know them."""
 
 
 class PredictionLine(TrajectoryLine):

@@ -437,6 +437,7 @@ GUIDE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "by_kind": ("", ""),
         "cut_replies": (_COUNT, "Not empty: raise `--max-gen-tokens`"),
         "usage": ("", ""),
+        "reasons": (_COUNT, "Which mistakes are most frequent; see the attempts with `finqa show RUN --failed`"),
         "validation_loss": (
             f"{_NATS} per token",
             "Grows while `loss` falls: overfitting; fewer `--epochs`. `checkpoints/best` has the best policy",

@@ -15,7 +15,8 @@ from finqa_cli.errors import UsageError
 from finqa_cli.evaluation.candidates import FLAGS, QUICK, SampleResult, check_candidates, sample, sampling_settings
 from finqa_cli.evaluation.planned_evaluation import target_settings
 from finqa_cli.settings.offered import OF_PLAY, QUICK_SAMPLE
-from finqa_cli.wiring.command_settings import run_path, stored_parameter
+from finqa_cli.wiring.command_settings import played_prefix, run_path, stored_parameter
+from finqa_cli.wiring.provider_targets import address_settings
 
 app = CommandApp()
 
@@ -38,7 +39,11 @@ def main(
     temperature: Annotated[float, typer.Option("--temperature", min=0, max=10, help="Sampling temperature.")] = 0.8,
     top_p: Annotated[float, typer.Option("--top-p", min=0.001, max=1, help="Nucleus sampling mass.")] = 0.9,
     split: Annotated[str, typer.Option("--split", help="Split of the questions.", show_default="train")] = "",
-    limit: Annotated[int, typer.Option("--limit", min=0, help="Number of questions; 0: all.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Number of questions; 0: all.")] = 0,
+    base_url: Annotated[
+        str | None,
+        typer.Option("--base-url", help="Address of the server, for an OpenAI-compatible one or a provider's."),
+    ] = None,
     quick_test: Annotated[
         bool, typer.Option("--quick-test", help="Four candidates of 16 questions, as a quick test.")
     ] = False,
@@ -57,7 +62,8 @@ def main(
     else:
         _check_assignments(line)
         quick = {name: count for name, count in QUICK.items() if quick_test and name not in line.typed}
-        extra = {**target_settings(line.flags, target), **line.quick(QUICK_SAMPLE)}
+        typed = {**line.flags, **address_settings(line.flags, target, base_url)}
+        extra = {**typed, **target_settings(typed, target), **line.quick(QUICK_SAMPLE)}
         loaded = line.load(extra, purpose="play").settings
         policy = target
         settings = sampling_settings(
@@ -68,7 +74,7 @@ def main(
             split=split or loaded.data.train_split,
             limit=quick.get("limit", limit),
         )
-        run = run_path(settings, "sample_")
+        run = run_path(settings, played_prefix("sample", policy, settings))
     result = perform(
         line,
         lambda reporter, stopper: sample(

@@ -233,6 +233,13 @@ class Environment(ABC):
         """
         return ""
 
+    def right_tables(self, task: Task) -> Sequence[str]:
+        """Return the names of the tables that have the right answer, for the reasons why attempts are wrong.
+
+        As the right answer, they never reach a policy. Default: none, they are not known.
+        """
+        return ()
+
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
         """Return the next turn of a perfect policy in this conversation, for demonstrations and tests of rewards.
 

@@ -76,8 +76,14 @@ def sampling_settings(
     """Returns the settings of a sampling run: its candidates are attempts of an evaluation at a temperature.
 
     Raises:
-        ConfigError: The temperature is 0, and all candidates of a question would be identical.
+        ConfigError: The temperature is 0, and all candidates of a question would be identical; or replies are recorded,
+            which are for evaluations.
     """
+    if settings.engine.options.get("replies") is not None:
+        raise ConfigError(
+            "Candidates are trained on, and recorded replies are for evaluations only.",
+            remedy="leave engine.options.replies out",
+        )
     if temperature <= 0 and candidates > 1:
         raise ConfigError(
             f"At temperature {temperature:g} all {candidates} candidates of a question are identical.",

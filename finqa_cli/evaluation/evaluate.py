@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -31,13 +31,15 @@ from finqa_cli.runs.run_folder import FAULTS, RunFolder, new_run, policy_inputs,
 from finqa_cli.runs.spending import SPENT, make_meter
 from finqa_cli.runs.tracking import Tracking
 from finqa_cli.runs.trajectory_records import has_graded, recorded_trajectory, trajectory_record
-from finqa_cli.settings import ENVIRONMENT, Settings, to_public_dict
+from finqa_cli.settings import ENVIRONMENT, Settings, is_embedded, to_public_dict
+from finqa_cli.settings.schema import EvalSettings
 from finqa_cli.statistics import (
     MALFORMED,
     EvalReport,
     breakdown_rows,
     choose_samples,
     evaluation_metrics,
+    failure_counts,
     item_rows,
     read_outcome,
     summarize,
@@ -57,6 +59,8 @@ OUTPUTS = (
     "samples/predictions.jsonl",
 )
 """Files of an evaluation; the manifest has their digests."""
+
+_MOST_NAMES = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +143,10 @@ async def evaluate(
                 inputs |= parts.inputs()
                 stopper.check(f"finqa eval --resume {run}")
                 report = played.sum_up(parts.environment, settings)
+            records = played.in_order()
+            report = replace(report, reasons=failure_counts([read_outcome(record) for record in records]))
             facts = {"target": target, "data": asdict(parts.data), "split": tasks[0].split}
-            write_results(run, played.in_order(), report, facts)
+            write_results(run, records, report, facts)
             outputs = [run / name for name in OUTPUTS]
             await asyncio.to_thread(write_manifest, run, "eval", parameters=parameters, inputs=inputs, outputs=outputs)
             folder.note(FAULTS, report.faults)
@@ -347,12 +353,14 @@ def sum_up(
         trajectories: All attempts, faults included.
         uses: See `summarize`.
     """
-    return summarize(
+    report = summarize(
         trajectories,
         measured(environment, trajectories),
         clustered_by=cluster_noun(settings.environment.name, settings.environment.options),
         uses=uses,
     )
+    # quoting years is what the small policy learns first; of other models it says nothing
+    return report if is_embedded(settings.model.name) else replace(report, quoted_years=None)
 
 
 def eval_tasks(environment: Environment, settings: Settings) -> Sequence[Task]:
@@ -382,9 +390,40 @@ def held_out_split(environment: Environment, settings: Settings) -> str:
 
 
 def _limited(tasks: Sequence[Task], settings: Settings) -> Sequence[Task]:
+    chosen = select_tasks(tasks, settings.eval)
     if not settings.eval.limit:
-        return tasks
-    return draw(tasks, seed=derive(settings.eval.seed, "eval-limit"), position=0, count=settings.eval.limit)[0]
+        return chosen
+    return draw(chosen, seed=derive(settings.eval.seed, "eval-limit"), position=0, count=settings.eval.limit)[0]
+
+
+def select_tasks(tasks: Sequence[Task], wanted: EvalSettings) -> Sequence[Task]:
+    """Returns the questions that the settings name by id, type, company and position; all where they name none.
+
+    Raises:
+        DataError: A name matches no question, or no question matches all of them.
+    """
+    found = list(tasks)
+    if wanted.range is not None:
+        first, last = map(int, wanted.range.split("-"))
+        found = found[first - 1 : last]
+    for flag, names, value in (
+        ("--ids", wanted.ids, lambda task: task.id),
+        ("--kind", wanted.kinds, lambda task: task.kind),
+        ("--company", wanted.companies, lambda task: task.cluster),
+    ):
+        known = {value(task) for task in tasks}
+        if unknown := [name for name in names if name not in known]:
+            shown = ", ".join(sorted(known)[:_MOST_NAMES])
+            raise DataError(
+                f"No question of this split has {flag} {unknown[0]}; it has: {shown}.", remedy="finqa data ls"
+            )
+        found = [task for task in found if not names or value(task) in names]
+    if tasks and not found:
+        raise DataError(
+            f"None of the {len(tasks)} questions matches --range, --ids, --kind and --company together.",
+            remedy="leave one of them out",
+        )
+    return found
 
 
 def is_engine(target: str) -> bool:

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.errors import DataError, ThresholdError, UsageError
-from finqa_cli.evaluation.evaluate import EvalResult, is_engine, policy_of
+from finqa_cli.evaluation.evaluate import EvalResult, is_engine, policy_of, read_attempts
 from finqa_cli.evaluation.unfinished_run import check_same, find_unfinished, stored_target
+from finqa_cli.extend import registry
 from finqa_cli.grading import JUDGES
 from finqa_cli.runs.jsonl import read_jsonl
-from finqa_cli.runs.run_folder import is_over, read_run
+from finqa_cli.runs.run_folder import is_over, read_run, read_settings
 from finqa_cli.settings import Settings
+from finqa_cli.statistics import read_outcome
 from finqa_cli.types import Status
-from finqa_cli.wiring.command_settings import RUNS, run_path, stored_settings
+from finqa_cli.wiring.command_settings import RUNS, played_prefix, run_path, stored_settings
 from finqa_cli.wiring.policies import settings_of
 from finqa_cli.wiring.provider_targets import provider_settings
 
@@ -27,6 +29,9 @@ FOLLOWED = (
     *("generation.max_gen_tokens", "train.seed", "lora.rank", "codec.name"),
 )
 """Settings that an evaluation takes from the run that made the policy, unless the user gives them."""
+
+REPLIES = "replies"
+"""Option of engines that record the replies of a server."""
 
 GRADER = "environment.options.grader"
 
@@ -90,6 +95,55 @@ def target_settings(given: Mapping[str, Any], target: str) -> dict[str, Any]:
     return {path: value for path, value in followed.items() if path not in given}
 
 
+def settings_of_questions(run: Path, *, failed: bool, faulted: bool) -> dict[str, Any]:
+    """Return the settings that ask the questions of an evaluation again: its data, environment, and their ids.
+
+    Args:
+        run: Folder of the evaluation.
+        failed: The questions with an attempt that is not right.
+        faulted: Those with an attempt that ended in a fault; with neither, all questions.
+
+    Raises:
+        DataError: The folder is not a run that played, or none of its attempts is of that kind.
+    """
+    records = [record for record in read_attempts(run) if record.get("phase", "eval") == "eval"]
+    stored = read_settings(run)
+    ids: dict[str, None] = {}
+    for outcome in map(read_outcome, records):
+        is_fault = outcome.correct is None
+        if not (failed or faulted) or (faulted and is_fault) or (failed and outcome.correct is False):
+            ids[outcome.question] = None
+    if not ids:
+        kind = " or ".join([*(["wrong"] if failed else []), *(["faulted"] if faulted else [])])
+        raise DataError(f"{run} has no {kind} attempt.".replace("  ", " "), remedy=f"finqa show {run}")
+    splits = dict.fromkeys(str(record["task"]["split"]) for record in records)
+    environment, data = stored["environment"], stored["data"]
+    return {
+        "environment.name": environment["name"],
+        **{f"environment.options.{name}": value for name, value in environment["options"].items()},
+        "data.snapshot": data["snapshot"],
+        "data.path": data["path"],
+        "data.eval_split": ",".join(splits),
+        "eval.ids": tuple(ids),
+    }
+
+
+def with_recorded_replies(settings: Settings) -> Settings:
+    """Return the settings with a folder of recorded replies below `data.home`.
+
+    Raises:
+        UsageError: The engine sends no requests whose replies could be recorded.
+    """
+    engine = settings.engine
+    options = registry().config_class(registry().find("engine", engine.name))
+    if options is None or REPLIES not in options.model_fields:
+        raise UsageError(
+            f"Engine {engine.name} sends no requests, so --cache would have no effect.", remedy="leave it out"
+        )
+    own = {**engine.options, REPLIES: engine.options.get(REPLIES) or str(settings.data.home / REPLIES)}
+    return settings.model_copy(update={"engine": engine.model_copy(update={"options": own})})
+
+
 def plan_evaluation(settings: Settings, target: str, *, fresh: bool) -> PlannedEvaluation:
     """Return the evaluation of a target: the one that was started with the same settings and did not end, or a new one.
 
@@ -102,7 +156,7 @@ def plan_evaluation(settings: Settings, target: str, *, fresh: bool) -> PlannedE
         ConfigError: The folder of the settings contains an unfinished evaluation of another policy or other settings.
     """
     begun = None if fresh else _begun(settings, target)
-    run = begun or run_path(settings, "eval_")
+    run = begun or run_path(settings, played_prefix("eval", target, settings))
     return PlannedEvaluation(settings=settings, target=target, run=run, resumes=begun is not None)
 
 

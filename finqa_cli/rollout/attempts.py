@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +20,7 @@ from finqa_cli.rollout.episode import EpisodeClock, Limits, TurnListener, fault_
 from finqa_cli.rollout.pool import Pool
 from finqa_cli.rollout.recovery import RecoveringSession, RetryBudget
 from finqa_cli.types import Prompt, Rewards, Sampling, Task, Trajectory, Turn
+from finqa_cli.types.token_use import TokenUse, use_of
 
 log = structlog.get_logger(__name__)
 
@@ -168,7 +169,9 @@ class Player:
             async with recovering.opened() as session:
                 prompt = session.prompt()
                 conversation = self._conversation(attempt, prompt, takes_text=session.takes_text)
-                ending = await play_episode(session, conversation, self._limits, clock, record)
+                ending = await play_episode(
+                    session, conversation, self._limits, clock, record, lambda: self._spent(attempt.id, turns)
+                )
             status, rewards, error = ending.status, ending.rewards, ending.error
             self._code_breaker.fine()
         except EpisodeError as fault:
@@ -201,6 +204,11 @@ class Player:
         self._code_breaker.fault(fault, attempt.id, attempt.task.id)
         if (failing := self._code_breaker.error) is not None:
             raise failing.with_traceback(None)
+
+    def _spent(self, episode: str, turns: Sequence[Turn]) -> TokenUse | None:
+        """Return what a running episode has used, with its restarts where the engine counts them."""
+        ids = ((len(turn.prompt_ids), len(turn.completion_ids)) for turn in turns)
+        return use_of(ids, {"usage": self._usage(episode)})
 
     def _usage(self, episode: str) -> Mapping[str, Any]:
         """Return what an episode used; nothing if the engine does not report it, which is logged once."""

@@ -15,6 +15,7 @@ from finqa_cli.errors import EngineError, EnvironmentFault, EpisodeError, Sandbo
 from finqa_cli.rollout.conversation import Conversation, Reply
 from finqa_cli.rollout.recovery import RecoveringSession
 from finqa_cli.types import AssistantTurn, Observation, Prompt, Rewards, Status, Step, Turn
+from finqa_cli.types.token_use import TokenUse
 
 TurnListener = Callable[[Turn], None]
 Result = TypeVar("Result")
@@ -35,11 +36,26 @@ class Limits:
         max_parse_errors: Most turns in a row without a readable tool call.
         seconds: Wall-clock seconds of the whole episode; 0: no limit. The time for recovery from faults, for
             completions of token engines, and for a chat engine's waits (such as rate limits) does not count.
+        tokens: Prompt and sampled tokens after which no further turn begins; None: no limit. An episode passes it by
+            one turn at most.
+        cost_usd: The same for the cost in US dollars.
     """
 
     max_turns: int = 20
     max_parse_errors: int = 3
     seconds: float = 0.0
+    tokens: int | None = None
+    cost_usd: float | None = None
+
+    def reached(self, spent: Callable[[], TokenUse | None]) -> str:
+        """Return which limit of tokens or cost an episode has reached; empty if none."""
+        if (self.tokens is None and self.cost_usd is None) or (use := spent()) is None:
+            return ""
+        if self.tokens is not None and use.tokens >= self.tokens:
+            return f"{use.tokens:,} tokens were used, and --max-episode-tokens is {self.tokens:,}"
+        if self.cost_usd is not None and use.cost_usd is not None and use.cost_usd >= self.cost_usd:
+            return f"${use.cost_usd:.4g} were spent, and --max-episode-cost is ${self.cost_usd:g}"
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,17 +147,18 @@ async def play_episode(
     limits: Limits,
     clock: EpisodeClock,
     listener: TurnListener,
+    spent: Callable[[], TokenUse | None] = lambda: None,
 ) -> Ending:
     """Play until the environment reports done or a limit is reached, then grade.
 
     The policy's own mistakes (an unreadable call, a wrong argument, no answer) get a reply, and the episode continues
-    and is graded. Each finished turn is passed to `listener` at once.
+    and is graded. Each finished turn is passed to `listener` at once. `spent` returns what the episode has used so far.
 
     Raises:
         EpisodeError: A fault of sandbox, engine or environment without recovery; there are no rewards then.
     """
     try:
-        status, error = await clock.limit(_play_turns(session, conversation, limits, listener))
+        status, error = await clock.limit(_play_turns(session, conversation, limits, listener, spent))
     except TimeoutError:
         if not clock.over:
             raise
@@ -160,7 +177,11 @@ def fault_status(fault: EpisodeError) -> Status:
 
 
 async def _play_turns(
-    session: RecoveringSession, conversation: Conversation, limits: Limits, listener: TurnListener
+    session: RecoveringSession,
+    conversation: Conversation,
+    limits: Limits,
+    listener: TurnListener,
+    spent: Callable[[], TokenUse | None],
 ) -> tuple[Status, str]:
     parse_errors = 0
     for _ in range(limits.max_turns):
@@ -177,6 +198,8 @@ async def _play_turns(
         listener(_turn(reply, observations, time.perf_counter() - started))
         if observations[-1].done:
             return Status.COMPLETED, ""
+        if reached := limits.reached(spent):
+            return Status.MAX_TOKENS, reached
         calls = reply.turn.calls
         readable = as_text or bool(calls)
         parse_errors = 0 if readable else parse_errors + 1

@@ -15,7 +15,8 @@ def compare_with_truth(environment: Environment, trajectory: Trajectory) -> dict
 
     Returns:
         `truth`: the right answer. `values`: the numbers in `answer` and in `truth` (`12.5%` is `0.125`), empty if there
-        are none. The mapping is empty if the environment does not know the right answer.
+        are none. `right_tables`: the tables with the right answer, if they are known. The mapping is empty if the
+        environment does not know the right answer.
 
     Raises:
         DataError: The data of the environment is damaged.
@@ -24,4 +25,9 @@ def compare_with_truth(environment: Environment, trajectory: Trajectory) -> dict
         return dict(trajectory.record.facts)
     if not (truth := environment.right_answer(trajectory.task)):
         return {}
-    return {"truth": truth, "values": {"answer": read_numbers(answer_of(trajectory)), "truth": read_numbers(truth)}}
+    tables = list(environment.right_tables(trajectory.task))
+    return {
+        "truth": truth,
+        "values": {"answer": read_numbers(answer_of(trajectory)), "truth": read_numbers(truth)},
+        **({"right_tables": tables} if tables else {}),
+    }

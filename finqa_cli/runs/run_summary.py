@@ -96,6 +96,11 @@ class RunSummary:
         size: Bytes on disk, with its nested runs.
         nested: The steps of a pipeline or an experiment, each a run.
         use: Tokens and cost of a finished evaluation; None if they are unknown, and for other runs.
+        policy: Policy or model that plays or is trained; empty if it is not recorded.
+        data: Name of the data; empty if it is not recorded.
+        environment: Name of the environment; empty if it is not recorded.
+        grader: What grades its answers; empty if it is not recorded.
+        tags: Tags that the user gave it.
     """
 
     path: Path
@@ -109,6 +114,11 @@ class RunSummary:
     size: int = 0
     nested: tuple[RunSummary, ...] = ()
     use: TokenUse | None = None
+    policy: str = ""
+    data: str = ""
+    environment: str = ""
+    grader: str = ""
+    tags: tuple[str, ...] = ()
 
     @property
     def state(self) -> str:
@@ -197,6 +207,7 @@ def summarize_run(path: Path, *, depth: int = 0, episodes: int | None = None) ->
         quiet = time.time() - last_written(path)
         status, reason = UNKNOWN, f"its process is on {facts['host']}; last record {quiet:.0f} s ago"
     score = _read_score(path, command, steps)
+    report = read_document(path / "report.json") if command in PLAYED else {}
     return RunSummary(
         path=path,
         command=command,
@@ -208,8 +219,33 @@ def summarize_run(path: Path, *, depth: int = 0, episodes: int | None = None) ->
         seconds=_working_time(path, facts, status),
         size=size,
         nested=tuple(_nested(path, steps, depth)),
-        use=TokenUse.from_dict(read_document(path / "report.json").get("usage")) if command in PLAYED else None,
+        use=TokenUse.from_dict(report.get("usage")) if command in PLAYED else None,
+        **_played(path, facts, report),
     )
+
+
+def _played(path: Path, facts: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run plays, as far as its files tell: policy, data, environment, grader and tags."""
+    settings = read_document(path / "settings.json")
+
+    def of(section: str, field: str) -> Any:
+        return found.get(field) if isinstance(found := settings.get(section), Mapping) else None
+
+    options, tags, data = of("environment", "options"), of("run", "tags"), report.get("data")
+    environment = str(of("environment", "name") or "")
+    named = data.get("name") if isinstance(data, Mapping) else None
+    source = of("data", "path") or (of("data", "snapshot") if environment == "finqa" else None)
+    target = facts.get("target") or of("model", "name")
+    several = facts.get("targets")
+    if isinstance(several, Mapping):
+        target = ", ".join(map(str, several.values()))
+    return {
+        "policy": str(target or ""),
+        "data": str(named or (Path(str(source)).name if source else environment)),
+        "environment": environment,
+        "grader": str(options.get("grader") or "") if isinstance(options, Mapping) else "",
+        "tags": tuple(map(str, tags)) if isinstance(tags, list) else (),
+    }
 
 
 def disk_use(path: Path) -> int:

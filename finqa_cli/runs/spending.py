@@ -135,6 +135,7 @@ class Meter:
 
         Each running episode is expected to use as much as the largest one so far. The first one plays alone.
         """
+        self.check()
         spent = self.spending
         left = [
             (limit - used) / largest if largest else 0.0
@@ -146,18 +147,24 @@ class Meter:
         ]
         return running < max(1.0, min(left)) if left else True
 
-    def check_priced(self, engine_priced: bool, judge: Mapping[str, Any]) -> None:
+    def check_priced(self, engine_priced: bool, judge: Mapping[str, Any], *, episode_cost: float | None = None) -> None:
         """Check that a limit of cost can be reached, now that the engine is known.
 
         Args:
             engine_priced: Whether the engine computes the cost of its requests.
             judge: Options of the judge.
+            episode_cost: Limit of cost of an episode.
 
         Raises:
-            ConfigError: Nothing in the run has a price.
+            ConfigError: Nothing in the run has a price, or the engine has none and episodes have a limit.
         """
         limits = self._limits
         self._metered = engine_priced
+        if episode_cost is not None and not engine_priced:
+            raise ConfigError(
+                "The model has no price, so --max-episode-cost would have no effect.",
+                remedy="--set engine.options.prices=prices.toml, or --max-episode-tokens",
+            )
         priced = engine_priced or judge.get("prices") or limits.sandbox_hour_price
         if limits.max_cost is not None and not (priced or (self._gpus and limits.gpu_hour_price)):
             raise _no_price()
@@ -220,6 +227,8 @@ class Meter:
             self._limits.max_cost is not None and spent.cost_usd is not None and spent.cost_usd >= self._limits.max_cost
         ):
             self._end(f"${spent.cost_usd:.4g} were spent, and --max-cost is ${self._limits.max_cost:g}.")
+        elif self._limits.max_time_s is not None and self._clock() - self._began >= self._limits.max_time_s:
+            self._end(f"The run has taken --max-time, {self._limits.max_time_s:g} s.")
 
     def _end(self, reason: str) -> None:
         self._stopped = True
@@ -271,10 +280,12 @@ def make_meter(settings: Settings, reporter: Reporter, stopper: Stopper) -> Mete
 
 def _check_limits(settings: Settings, gpus: int) -> None:
     run, engine = settings.run, settings.engine
-    if run.max_tokens is not None and registry().find("engine", engine.name).modelless:
+    episode = settings.generation.max_episode_tokens
+    limit = "--max-tokens" if run.max_tokens is not None else "--max-episode-tokens" if episode is not None else ""
+    if limit and registry().find("engine", engine.name).modelless:
         raise ConfigError(
-            f"The engine {engine.name} uses no tokens, so --max-tokens would have no effect.",
-            remedy="leave --max-tokens out",
+            f"The engine {engine.name} uses no tokens, so {limit} would have no effect.",
+            remedy=f"leave {limit} out",
         )
     if registry().find("engine", engine.name).remote:
         return  # whether its model has a price is known when the engine is made: `Meter.check_priced`

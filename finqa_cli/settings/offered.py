@@ -11,7 +11,8 @@ from finqa_cli.settings.schema import DECLARATIONS
 OF_PLAY = (
     *("environment", "engine", "sandbox", "reward", "pool", "data.snapshot", "data.path"),
     *("generation.max_steps", "generation.max_gen_tokens", "generation.engine_replicas", "run.dir", "train.seed"),
-    *("run.max_cost", "run.max_tokens"),
+    *("run.max_cost", "run.max_tokens", "run.max_time_s", "run.tags"),
+    *("generation.max_episode_tokens", "generation.max_episode_cost"),
 )
 """Settings of every workflow that evaluates or samples a policy."""
 

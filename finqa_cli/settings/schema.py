@@ -218,6 +218,19 @@ class GenerationSettings(Section):
     episode_timeout_s: Annotated[float, Field(ge=0.0)] = setting(
         1800.0, "Time limit of an episode, which is graded when it is reached; 0: no limit", unit="seconds"
     )
+    max_episode_tokens: PositiveInt | None = setting(
+        None,
+        "Prompt and sampled tokens after which no further turn of an episode begins; it is then graded",
+        "--max-episode-tokens",
+        shown="none",
+    )
+    max_episode_cost: Annotated[float, Field(gt=0)] | None = setting(
+        None,
+        "Cost after which no further turn of an episode begins; it is then graded",
+        "--max-episode-cost",
+        unit="US dollars",
+        shown="none",
+    )
     rollout_dispatch_wait_ms: NaturalInt = setting(
         500,
         "Longest wait to fill a generation batch; unused in lockstep (CPU)",
@@ -367,6 +380,12 @@ class EvalSettings(Section):
     limit: NaturalInt = setting(0, "Number of questions; 0: all", "--limit", main=True)
     seed: NaturalInt = setting(0, "Seed that selects the questions of a limit")
     attempts: PositiveInt = setting(1, "Attempts per question", "--attempts", main=True)
+    ids: tuple[str, ...] = setting((), "Ids of the questions, separated by commas", "--ids", shown="all")
+    kinds: tuple[str, ...] = setting((), "Question types, separated by commas", "--kind", shown="all")
+    companies: tuple[str, ...] = setting((), "Companies, separated by commas", "--company", shown="all")
+    range: str | None = setting(
+        None, "Questions by their position in the split", "--range", shown="all", pattern=r"^[1-9]\d{0,8}-[1-9]\d{0,8}$"
+    )
     temperature: Annotated[float, Field(ge=0.0, le=10.0)] = setting(
         0.0, "Sampling temperature; 0: greedy", "--temperature", main=True
     )
@@ -415,6 +434,7 @@ class RunSettings(Section):
     placed: tuple[str, ...] = setting(
         (), "Settings that the placement plan determined; recorded by the command and planned again on a resume"
     )
+    tags: tuple[str, ...] = setting((), "Tags of the run, separated by commas, for finqa ls --filter", "--tags")
     project: str = setting("finqa", "Project of the run in trackers", "--project", min_length=1)
     save_token_ids: bool = setting(False, "Token ids in trajectories.jsonl", "--save-token-ids")
     mirror: str | None = setting(
@@ -435,6 +455,14 @@ class RunSettings(Section):
     )
     max_tokens: PositiveInt | None = setting(
         None, "Number of prompt and sampled tokens at which the run stops", "--max-tokens", shown="none", resumable=True
+    )
+    max_time_s: Annotated[float, Field(gt=0)] | None = setting(
+        None,
+        "Time after which no episode begins; --resume continues",
+        "--max-time",
+        unit="seconds",
+        shown="none",
+        resumable=True,
     )
     gpu_hour_price: Annotated[float, Field(ge=0)] = setting(
         0.0, "Price of one GPU for an hour; 0: not counted", unit="US dollars"

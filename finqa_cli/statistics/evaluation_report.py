@@ -63,6 +63,7 @@ class EvalReport:
         measures: Figures that the environment computes itself; empty where it has none.
         cut_replies: Graded episodes with a reply that was cut at the limit of tokens per generation, by question type;
             without the types that have none.
+        reasons: Attempts that are not right by their reason, see `REASONS`; faults included.
     """
 
     episodes: int
@@ -84,6 +85,7 @@ class EvalReport:
     measures: Mapping[str, Any] = field(default_factory=dict)
     cut_replies: Mapping[str, int] = field(default_factory=dict)
     usage: Mapping[str, Any] | None = None
+    reasons: Mapping[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a JSON-ready mapping."""

@@ -20,15 +20,20 @@ REASONS: Mapping[str, str] = MappingProxyType(
         "engine_error": "the engine failed; not scored",
         "environment_error": "the environment failed; not scored",
         "max_turns": "no response within the allowed turns",
-        "max_tokens": "cut at the token limit",
+        "max_tokens": "cut at the limit of tokens or cost",
         "timeout": "out of time",
         "parse_error": "no tool call could be read",
         "malformed": "the reply does not have the requested format",
         "no_answer": "ended without an answer",
         "no_program": "the program in the reply cannot be parsed",
         "wrong_program": "the stated answer is right, but the program has another result",
+        "form": "the right value in a form that the grader does not accept",
+        "sign": "the right value with the other sign",
+        "percent": "off by a factor of 100: percent against fraction",
+        "scale": "off by thousands, millions or billions",
         "close": "close to the truth, but outside of the tolerance",
-        "wrong_answer": "another answer",
+        "wrong_table": "another value, without a look at the right table",
+        "wrong_answer": "another value",
     }
 )
 """Reason why an attempt is not right -> its explanation, in the order in which reasons are checked."""
@@ -43,6 +48,9 @@ RIGHT = 1.0 - 1e-9
 """Smallest value of a part of the reward that counts as right."""
 
 _SHOWN_CHARACTERS = 200
+
+_ROUNDED = 0.005
+"""Largest relative difference of a value that counts as rounded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +175,7 @@ def read_outcome(record: Mapping[str, Any]) -> Outcome:
         answer=answer,
         program_reads=form[0],
         well_formed=all(not turn["parse_error"] for turn in turns) if record["tools"] else form[1],
-        reason="" if correct else _reason(status, components, answer, form),
+        reason="" if correct else _reason(status, components, answer, form, _value_reason(record, calls)),
         explanation=str(record["explanation"] or record["error"]),
         turns=len(turns),
         tokens=None if (use := recorded_use(record)) is None else use.sampled,
@@ -232,7 +240,9 @@ def _form(components: Mapping[str, float], text: str) -> tuple[bool | None, bool
     return True, well_formed
 
 
-def _reason(status: Status, components: Mapping[str, float], answer: str, form: tuple[bool | None, bool | None]) -> str:
+def _reason(
+    status: Status, components: Mapping[str, float], answer: str, form: tuple[bool | None, bool | None], of_value: str
+) -> str:
     program_reads, well_formed = form
     if status is not Status.COMPLETED:
         return status.value
@@ -242,4 +252,44 @@ def _reason(status: Status, components: Mapping[str, float], answer: str, form: 
         return "no_answer"
     if program_reads is not None and (_own_part(components, "answer") or 0.0) > 0:
         return "wrong_program" if program_reads else "no_program"
-    return "close" if components.get("numerical", 0.0) > 0 else "wrong_answer"
+    if of_value not in ("", "wrong_table"):
+        return of_value
+    return "close" if components.get("numerical", 0.0) > 0 else of_value or "wrong_answer"
+
+
+def _value_reason(record: Mapping[str, Any], calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """How the value of an answer differs from the right one; empty if that is not known, or not one of `REASONS`."""
+    values = record.get("values") or {}
+    given, right = (_read_values(str(values.get(name, ""))) for name in ("answer", "truth"))
+    if given and len(given) == len(right):
+        relations = {_relation(*pair) for pair in zip(given, right, strict=True)} - {"form"} or {"form"}
+        if len(relations) == 1 and (relation := relations.pop()):
+            return relation
+    tables = [str(table).casefold() for table in record.get("right_tables") or ()]
+    read = [
+        str(value).casefold() for name, arguments in calls if name != "submit_answer" for value in arguments.values()
+    ]
+    looked = any(table in text for table in tables for text in read)
+    return "wrong_table" if tables and not looked else ""
+
+
+def _read_values(text: str) -> list[float]:
+    """The numbers that `finqa_cli.grading.read_numbers` wrote, without their keys; empty if one is no number."""
+    try:
+        return [_finite(part.rpartition(": ")[2].replace(",", "")) for part in text.split(", ")] if text else []
+    except ValueError:
+        return []
+
+
+def _relation(given: float, right: float) -> str:
+    """Reason for a value beside the right one; empty for any other value. The tolerance allows for rounding."""
+    if math.isclose(given, right, rel_tol=_ROUNDED):
+        return "form"
+    if math.isclose(given, -right, rel_tol=_ROUNDED):
+        return "sign"
+    for reason, factors in (("percent", (100.0,)), ("scale", (1e3, 1e6, 1e9))):
+        for factor in factors:
+            ratios = (given * factor, right), (given, right * factor)
+            if any(math.isclose(abs(one), abs(other), rel_tol=_ROUNDED) and other for one, other in ratios):
+                return reason
+    return ""

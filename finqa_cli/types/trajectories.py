@@ -18,7 +18,7 @@ class Status(StrEnum):
     Attributes:
         COMPLETED: The policy answered, or the environment ended the episode.
         MAX_TURNS: The limit of turns was reached.
-        MAX_TOKENS: The conversation left no room for another turn.
+        MAX_TOKENS: The conversation left no room for another turn, or the episode reached its limit of tokens or cost.
         TIMEOUT: The time limit of the episode was reached.
         PARSE_ERROR: Several turns in a row contained no readable tool call.
         SANDBOX_ERROR: The sandbox failed.

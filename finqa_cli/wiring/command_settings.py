@@ -5,6 +5,7 @@ The command line and the Python interface use this module.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +35,8 @@ RESUMABLE = ("train", "sft", "dpo", "sample", "eval", "pipeline")
 FEW_EPISODES, QUESTIONS_PER_EPISODE, LEAST_QUESTIONS = 64, 2, 16
 """Trainings of fewer episodes evaluate on so many held-out questions for each of them, and at least on the last."""
 
+_LONGEST_WORD = 30
+
 RUNS = Path("runs")
 """Folder for runs without `--run-dir`."""
 
@@ -41,6 +44,15 @@ RUNS = Path("runs")
 def run_path(settings: Settings, prefix: str = "") -> Path:
     """Return the run folder of the settings, or the path of a new one below ./runs."""
     return settings.run.dir or new_run_path(RUNS, prefix)
+
+
+def played_prefix(command: str, target: str, settings: Settings) -> str:
+    """Return the first part of the name of a run that plays: command, policy, data; `eval_gpt-4o_openenv-finqa_`."""
+    data = settings.data
+    source = data.path.name if data.path is not None else data.snapshot if settings.environment.name == "finqa" else ""
+    words = (target.rstrip("/").rpartition("/")[2], source or settings.environment.name)
+    named = [re.sub(r"[^\w.-]+", "-", word).strip("-.")[:_LONGEST_WORD] for word in words]
+    return "_".join([command, *(word for word in named if word)]) + "_"
 
 
 def read_layers(

@@ -40,6 +40,14 @@ def provider_settings(target: str, given: Mapping[str, Any]) -> dict[str, Any] |
     return {path: value for path, value in implied.items() if path not in given}
 
 
+def address_settings(given: Mapping[str, Any], target: str, base_url: str | None) -> dict[str, Any]:
+    """Return the settings of `--base-url`: the address, and the engine unless the target or the user names one."""
+    if base_url is None:
+        return {}
+    named = "engine.name" in given or split_target(target) is not None
+    return {BASE_URL: base_url, **({} if named else {"engine.name": "openai"})}
+
+
 def _address(provider: ModelProvider) -> str:
     given = os.environ.get(provider.url_variable, "").strip() if provider.url_variable else ""
     if given:

@@ -106,7 +106,12 @@ class Stage:
     def player(self, settings: Settings, *, temperature: float) -> Player | RemotePlayer:
         """Return a player with this temperature and the limits of the settings, or a `RemotePlayer` with workers."""
         generation = settings.generation
-        limits = Limits(max_turns=generation.max_steps, seconds=generation.episode_timeout_s)
+        limits = Limits(
+            max_turns=generation.max_steps,
+            seconds=generation.episode_timeout_s,
+            tokens=generation.max_episode_tokens,
+            cost_usd=generation.max_episode_cost,
+        )
         sampling = Sampling(temperature=temperature, top_p=generation.top_p, max_tokens=generation.max_gen_tokens)
         played = self.meter.add if self.meter is not None else lambda trajectory: None
         retries = settings.pool.max_play_retries
@@ -202,7 +207,9 @@ async def _started(
             )
             check_engine(engine, settings, policy, trains=trains)
             if meter is not None:
-                meter.check_priced(_is_priced(engine), settings.grader.options)
+                meter.check_priced(
+                    _is_priced(engine), settings.grader.options, episode_cost=settings.generation.max_episode_cost
+                )
             await asyncio.to_thread(engine.check)
             if engine.loads_model:
                 await _side_by_side(asyncio.to_thread(bring_model, policy.model, reporter), check_stop=check_stop)

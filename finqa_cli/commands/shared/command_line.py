@@ -255,9 +255,7 @@ class CommandLine:
         """
         from finqa_cli.wiring.command_settings import check_command, fetch_run
 
-        typed = self.check_free(
-            run, command=command, free=[*free, *(path for path, each in DECLARATIONS.items() if each.about.resumable)]
-        )
+        typed = self.check_free(run, command=command, free=[*free, *resumable_paths()])
         logs.configure()
         fetch_run(run, typed)
         check_command(run, command)
@@ -277,6 +275,11 @@ class CommandLine:
         from finqa_cli.wiring import command_settings
 
         return command_settings.stored_settings(run, purpose, self.flags)
+
+
+def resumable_paths() -> list[str]:
+    """Return the settings with a flag that may change when a run is resumed."""
+    return [path for path, each in DECLARATIONS.items() if each.about.resumable]
 
 
 def shown_counts(counts: Mapping[str, Any]) -> str:

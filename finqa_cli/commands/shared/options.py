@@ -94,7 +94,7 @@ class HelpCommand(TyperCommand):
             flags=flags,
             files=given.get("config") or (),
             assignments=given.get("assign") or (),
-            target=str(given.get("target") or ""),
+            target=_first(given.get("target")),
         )
 
     def _with_joined_lists(self, args: Sequence[str]) -> list[str]:
@@ -225,6 +225,11 @@ def offers(*settings: str, general: Sequence[str] = tuple(_GENERAL_OPTIONS)) -> 
         return command
 
     return decorate
+
+
+def _first(given: object) -> str:
+    """Return the value of an argument, or the first of its values; empty if there is none."""
+    return str(next(iter(given), "") if isinstance(given, (list, tuple)) else given or "")
 
 
 def help_of(declaration: Declaration, shown_default: str) -> str:

@@ -74,15 +74,7 @@ def markdown(result: CompareResult, plots: Sequence[str]) -> str:
     """Returns the content of report.md; `plots` are names of files in plots/ beside it."""
     runs, methods, noun = result.runs, result.methods, result.clustered_by
     folders = dict(zip((run.path for run in runs), folder_names([run.path for run in runs]), strict=True))
-    failures = []
-    for reason, text in REASONS.items():
-        counts = [method.failures.get(reason, 0) for method in methods]
-        if any(counts):
-            attempts = [sum(len(run.outcomes) for run in method.runs) for method in methods]
-            shares = zip(counts, attempts, strict=True)
-            failures.append(
-                [text, *(f"{count} ({100 * count / most:.1f} %)" if count else "0" for count, most in shares)]
-            )
+    failures = failure_table(result)
     return render(
         Path(__file__).with_name("comparison.md.j2"),
         result=result,
@@ -106,6 +98,18 @@ def markdown(result: CompareResult, plots: Sequence[str]) -> str:
         several_seeds=any(len(method.runs) > 1 for method in methods),
         plots=plots,
     )
+
+
+def failure_table(result: CompareResult) -> list[list[str]]:
+    """Returns a row for each reason for which attempts are not right: its text, and the count of each method."""
+    attempts = [sum(len(run.outcomes) for run in method.runs) for method in result.methods]
+    rows = []
+    for reason, text in REASONS.items():
+        counts = [method.failures.get(reason, 0) for method in result.methods]
+        if any(counts):
+            shares = zip(counts, attempts, strict=True)
+            rows.append([text, *(f"{count} ({100 * count / most:.1f} %)" if count else "0" for count, most in shares)])
+    return rows
 
 
 def sentence(result: CompareResult, comparison: Comparison) -> str:

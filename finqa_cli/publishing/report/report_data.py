@@ -163,6 +163,7 @@ def head(records: RunRecords, scored: Sequence[Episode]) -> dict[str, Any]:
         "versions": {str(name): str(version) for name, version in versions.items() if version},
         "policy": _policy(policy, str(_mapping(records.settings, "model").get("name", ""))),
         "data": {name: str(data[name]) for name in ("name", "digest") if data.get(name)},
+        "rules": _rules(_mapping(records.settings, "environment")),
         "score": score(records, scored),
         "cost": {
             "seconds": _seconds_between(created, finished),
@@ -176,6 +177,15 @@ def head(records: RunRecords, scored: Sequence[Episode]) -> dict[str, Any]:
             "trained_tokens": sum(int(record.get("tokens") or 0) for record in records.metrics),
         },
     }
+
+
+def _rules(environment: Mapping[str, Any]) -> str:
+    """Returns environment and grader of a run, as far as its settings name them: `finqa, grader strict`."""
+    options = environment.get("options")
+    grader = options.get("grader") if isinstance(options, Mapping) else None
+    return ", ".join(
+        [*([str(environment["name"])] if environment.get("name") else []), *([f"grader {grader}"] * bool(grader))]
+    )
 
 
 def _policy(recorded: Mapping[str, Any], name: str) -> dict[str, str]:

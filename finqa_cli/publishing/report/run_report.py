@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,11 +25,14 @@ from finqa_cli.publishing.report.report_records import (
     read_details,
     read_records,
 )
-from finqa_cli.runs.durable_files import now, write_text
+from finqa_cli.runs.durable_files import now, read_document, write_json, write_text
 from finqa_cli.statistics import MALFORMED
 
 MOST_EPISODES = 5_000
 """Most episodes of a run that a report contains in full, unless the user chooses another number."""
+
+_CONTROL = "report_control.json"
+"""File of a run that names the control which its report shows."""
 
 _CHUNK = 50
 """Number of episodes whose details are in one part of the file, which the page unpacks when one of them is opened."""
@@ -78,6 +82,8 @@ def write_report(
             "A control belongs to one training, but two runs are given.",
             remedy=f"finqa report {runs[0]} --control {control}, or finqa report {runs[0]} {runs[1]}",
         )
+    if len(runs) == 1 and out is None and control is None:
+        control = remembered_control(runs[0])
     target = out or _default_path(runs)
     _check_target(target)
     records = [read_records(run) for run in runs]
@@ -95,8 +101,17 @@ def write_report(
     head = {"made": now(), "runs": documents, "comparison": comparison}
     page = render_page({"report": head, **parts})
     write_text(target, page)
+    if control is not None and out is None:
+        write_json(runs[0] / _CONTROL, {"control": os.path.relpath(control.resolve(), runs[0].resolve())})
     counts = [(each.path, len(each.episodes), len(kept.episodes)) for each, kept in zip(records, shown, strict=True)]
     return Report(path=target, size=len(page.encode("utf-8")), runs=tuple(counts))
+
+
+def remembered_control(run: Path) -> Path | None:
+    """Returns the control that an earlier report of a run showed, if it still exists, so that none becomes poorer."""
+    named = read_document(run / _CONTROL).get("control")
+    place = run.resolve() / named if isinstance(named, str) else None
+    return None if place is None or not (place / "run.json").is_file() else Path(os.path.relpath(place))
 
 
 def _control(run: RunRecords, path: Path) -> dict[str, Any]:

@@ -96,6 +96,12 @@ class RunCatalog:
             "created": summary.created,
             "seconds": summary.seconds,
             "size": summary.size,
+            "policy": summary.policy,
+            "data": summary.data,
+            "environment": summary.environment,
+            "grader": summary.grader,
+            "tags": list(summary.tags),
+            "cost_usd": None if summary.use is None else summary.use.cost_usd,
             "depth": depth,
             "parent": folder.name if depth else "",
         }

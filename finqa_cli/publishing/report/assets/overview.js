@@ -27,6 +27,7 @@ function factsOf(head) {
     ["tokens", cost.usage],
     ["trained tokens", cost.trained_tokens ? number(cost.trained_tokens) : ""],
     ["tool calls", number(cost.tool_calls)],
+    ["environment", head.rules],
     ["policy", [head.policy.model, head.policy.adapter].filter(Boolean).join(" + ")],
     ["data", [head.data.name, (head.data.digest || "").slice(0, 19)].filter(Boolean).join(" ")],
     ["begun", head.created],

@@ -13,7 +13,12 @@ const RUN_TABLE = [
   { key: "size", title: "Size", kind: "num", sort: (run) => run.size, cell: (run) => bytes(run.size) },
 ];
 
-const RUN_FILTERS = { status: (run) => run.status, command: (run) => run.command };
+const RUN_FILTERS = {
+  status: (run) => run.status,
+  command: (run) => run.command,
+  policy: (run) => run.policy,
+  data: (run) => run.data,
+};
 const CHIPS = { completed: "right", running: "running", damaged: "wrong", failed: "wrong", crashed: "wrong" };
 
 const share = (progress) => (progress && progress.total ? progress.done / progress.total : null);
@@ -43,7 +48,9 @@ function pickCell(run) {
 
 /** The name of a run as a link to its page, and what it is. */
 function runCell(run) {
-  const under = [run.command, run.depth ? `step of ${run.parent}` : ""].filter(Boolean).join(" · ");
+  const step = run.depth ? `step of ${run.parent}` : "";
+  const paid = run.cost_usd === null ? "" : `$${number(run.cost_usd, 2)}`;
+  const under = [run.command, run.policy, run.data, run.grader, paid, ...run.tags, step].filter(Boolean).join(" · ");
   return [h("a", { href: runAddress(run), class: "row-link" }, run.name), h("span", { class: "under" }, under)];
 }
 

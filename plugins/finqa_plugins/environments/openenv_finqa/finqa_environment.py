@@ -249,6 +249,10 @@ class FinQAEnvironment(Environment):
         """
         return self._truths.of(task)
 
+    def right_tables(self, task: Task) -> Sequence[str]:
+        """Return the tables of the question in the snapshot."""
+        return self._truths.tables(task)
+
     def demonstrate(self, messages: Sequence[Message]) -> AssistantTurn | None:
         """Return the next turn of a question's gold solution, if the data marks its gold SQL as the expert.
 

@@ -47,6 +47,11 @@ class Truths:
         truth = self._rows.get(task.id)
         return truth if truth is not None and truth.sql and truth.tables else None
 
+    def tables(self, task: Task) -> tuple[str, ...]:
+        """Return the tables with the answer to a task; empty if they are not known."""
+        truth = self._rows.get(task.id)
+        return truth.tables if truth is not None else ()
+
     @property
     def gold_count(self) -> int:
         """Number of questions with gold SQL."""

@@ -232,14 +232,13 @@ def _write(
     trajectories: Sequence[Trajectory], files: Sequence[Path], settings: Settings, run: Path, target: str, split: str
 ) -> None:
     digests = {str(file): sha256_of(file) for file in files}
-    digest = hashlib.sha256("".join(sorted(digests.values())).encode()).hexdigest()
-    pinned = f"sha256:{digest}"
-    data = {"name": files[0].name, "digest": pinned, "evaluation_only": False}
+    digest = "sha256:" + hashlib.sha256("".join(sorted(digests.values())).encode()).hexdigest()
+    data = {"name": files[0].name, "digest": digest, "evaluation_only": False}
     parameters = {**eval_parameters(settings, target), "split": split}
     inputs = {"files": digests, "data": data}
     with new_run(run, command="eval", settings=settings, more={TARGET: target, "imported": True}) as folder:
         folder.plan(len(trajectories))
-        folder.pin("data digest", pinned)
+        folder.pin("data digest", digest)
         facts = {"phase": "eval", "iteration": 0}
         records = [
             {**facts, **trajectory_record(each, token_ids=bool(each.turns[0].completion_ids))} for each in trajectories

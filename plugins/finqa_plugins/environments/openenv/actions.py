@@ -1,7 +1,9 @@
-"""Converts actions and observations of any OpenEnv server to tools and texts. Pure."""
+"""Converts actions and observations of any OpenEnv server to tools, texts and images. Pure."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -9,9 +11,13 @@ from typing import Any
 
 from finqa_cli.errors import EnvironmentFault
 from finqa_cli.types import ToolSpec
+from finqa_plugins.environments._task_files.content_parts import image_address
 
 _OF_EVERY_ACTION = ("metadata",)
 _OF_EVERY_OBSERVATION = ("done", "reward", "metadata")
+_IMAGES = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR")
+"""How PNG, JPEG, GIF and WebP files begin in base64."""
+_SMALLEST_IMAGE = 40
 
 
 def action_tool(schema: Mapping[str, Any]) -> ToolSpec:
@@ -42,10 +48,11 @@ def only_text(tool: ToolSpec) -> str:
     return "" if "enum" in tool.parameters["properties"][required[0]] else str(required[0])
 
 
-def text_of_observation(observation: Mapping[str, Any], only: Sequence[str] = ()) -> str:
-    """Return a typed observation as text for the model: the only field, or a line `name: value` for each field.
+def read_observation(observation: Mapping[str, Any], only: Sequence[str] = ()) -> tuple[str, tuple[str, ...]]:
+    """Return what the model gets of a typed observation: a text, and the addresses of its images.
 
-    Fields of every observation (done, reward, metadata) and empty ones are left out.
+    The text is the only field, or a line `name: value` for each. Fields of every observation (done, reward, metadata)
+    and empty ones are left out. A field that is an image file in base64 or a data URI, or a list of them, is images.
 
     Args:
         observation: The observation.
@@ -56,9 +63,33 @@ def text_of_observation(observation: Mapping[str, Any], only: Sequence[str] = ()
         for name, value in observation.items()
         if (name in only if only else name not in _OF_EVERY_OBSERVATION) and value not in (None, "", [], {})
     }
-    if len(fields) == 1:
-        return _as_text(next(iter(fields.values())))
-    return "\n".join(f"{name}: {_as_text(value)}" for name, value in fields.items())
+    images = {name: found for name, value in fields.items() if (found := _images(value))}
+    shown = {name: _as_text(value) for name, value in fields.items() if name not in images}
+    text = (
+        next(iter(shown.values()))
+        if len(shown) == 1
+        else "\n".join(f"{name}: {value}" for name, value in shown.items())
+    )
+    return text, tuple(address for found in images.values() for address in found)
+
+
+def _images(value: Any) -> tuple[str, ...]:
+    """Return the addresses of a field that has images and nothing else; empty for another field."""
+    listed = value if isinstance(value, list) else [value]
+    found = [_image(each) if isinstance(each, str) else None for each in listed]
+    return tuple(address for address in found if address) if all(found) else ()
+
+
+def _image(text: str) -> str | None:
+    """Return the address of an image; None for other texts."""
+    if text.startswith("data:image/") and ";base64," in text[:64]:
+        return text
+    if not text.startswith(_IMAGES) or len(text) < _SMALLEST_IMAGE:
+        return None
+    try:
+        return image_address(base64.b64decode(text, validate=True))
+    except binascii.Error:
+        return None
 
 
 def shorten(text: str, limit: int | None) -> str:
@@ -71,36 +102,43 @@ def shorten(text: str, limit: int | None) -> str:
     return (text[:head] + note + text[len(text) - (kept - head) :])[:limit]
 
 
-def text_of_result(observation: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return a tool's reply as text for the model, and whether it is an error.
+def read_result(observation: Mapping[str, Any]) -> tuple[str, tuple[str, ...], bool]:
+    """Return what the model gets of a tool's reply: a text, the addresses of its images, and whether it is an error.
 
-    A result is a value, or an MCP result with `data`, `structured_content` or text parts.
+    A result is a value, or an MCP result with `data`, `structured_content`, or parts that are texts and images.
 
     Raises:
-        EnvironmentFault: The result has parts that are not text.
+        EnvironmentFault: The result has parts that are neither texts nor images that models read.
     """
     error = observation.get("error")
     if error:
         message = error.get("message", error) if isinstance(error, Mapping) else error
-        return f"Error: {message}", True
+        return f"Error: {message}", (), True
     if "result" not in observation:
-        return text_of_observation(observation), False
+        return *read_observation(observation), False
     result = observation["result"]
     if not isinstance(result, Mapping):
-        return _as_text(result), False
+        return _as_text(result), (), False
     failed = bool(result.get("is_error") or result.get("isError"))
+    content = result.get("content")
+    parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
+    images = tuple(_image_of_part(part) for part in parts if part.get("type") == "image")
     for name in ("data", "structured_content", "structuredContent"):
         if result.get(name) is not None:
-            return _as_text(result[name]), failed
-    content = result.get("content")
-    if isinstance(content, list):
-        parts = [part for part in content if isinstance(part, Mapping)]
-        texts = [str(part.get("text", "")) for part in parts if part.get("type") == "text"]
-        others = [str(part.get("type")) for part in parts if part.get("type") != "text"]
-        if others:
-            raise EnvironmentFault(f"The server's reply has content of type {others[0]}; only text is supported.")
-        return "\n".join(texts), failed
-    return _as_text(dict(result)), failed
+            return _as_text(result[name]), images, failed
+    if not isinstance(content, list):
+        return _as_text(dict(result)), (), failed
+    if others := [str(part.get("type")) for part in parts if part.get("type") not in ("text", "image")]:
+        kind = "".join(each if each.isprintable() else " " for each in others[0][:40])
+        raise EnvironmentFault(f"The server's reply has content of type {kind}; only text and images are supported.")
+    return "\n".join(str(part.get("text", "")) for part in parts if part.get("type") == "text"), images, failed
+
+
+def _image_of_part(part: Mapping[str, Any]) -> str:
+    address = _image(str(part.get("data")))
+    if address is None:
+        raise EnvironmentFault("The server's reply has an image that is no PNG, JPEG, GIF or WebP file in base64.")
+    return address
 
 
 def _as_text(value: Any) -> str:

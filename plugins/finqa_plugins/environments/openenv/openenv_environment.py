@@ -43,9 +43,9 @@ from finqa_plugins.environments._task_files.task_rows import group_by_split
 from finqa_plugins.environments.openenv.actions import (
     action_tool,
     only_text,
+    read_observation,
+    read_result,
     shorten,
-    text_of_observation,
-    text_of_result,
 )
 from finqa_plugins.environments.openenv.config import OpenEnvConfig
 from finqa_plugins.environments.openenv.server_source import server_spec
@@ -185,12 +185,13 @@ class OpenEnvEnvironment(Environment):
 
     def _opening(self, facts: ServerFacts, given: GivenTask, first: Mapping[str, Any]) -> Prompt:
         observation = first.get("observation")
-        seen = text_of_observation(observation, self._config.fields) if isinstance(observation, Mapping) else ""
+        known = observation if isinstance(observation, Mapping) else {}
+        seen, images = read_observation(known, self._config.fields)
         seen = shorten(seen, self._config.observation_chars)
         asked = str(given.values.get("prompt") or "")
         system = self._config.instructions or " ".join(filter(None, (_called(facts.name), facts.description)))
         user = "\n\n".join(filter(None, (asked, seen))) or "Begin."
-        messages = (Message(role="system", content=system), Message(role="user", content=user))
+        messages = (Message(role="system", content=system), Message(role="user", content=user, images=images))
         return Prompt(messages=messages if system else messages[1:], tools=tuple(self._tools))
 
 
@@ -238,16 +239,17 @@ class OpenEnvSession(Session):
         try:
             if self._typed:
                 reply = await self._client.step(call.arguments)
-                text, failed = text_of_observation(reply["observation"], self._config.fields), False
+                text, images = read_observation(reply["observation"], self._config.fields)
+                failed = False
             else:
                 reply = await self._client.call_tool(call.name, call.arguments)
-                text, failed = text_of_result(reply["observation"])
+                text, images, failed = read_result(reply["observation"])
         except RefusedRequestError as error:
             return Observation(text=shorten(f"Error: {error}", self._config.observation_chars), is_error=True)
         self._rewards.append(_reward(reply, step=len(self._rewards) + 1))
         self._over = bool(reply["done"])
         shown = shorten(text, self._config.observation_chars) or ("The episode is over." if self._over else "ok")
-        return Observation(text=shown, done=self._over, is_error=failed and not self._over)
+        return Observation(text=shown, done=self._over, is_error=failed and not self._over, images=images)
 
     async def reply(self, text: str) -> Observation:
         """Use a turn in plain text as the action, if actions are one text."""

@@ -71,7 +71,12 @@ def parse_json(text: str | bytes, *, unique: bool = False, finite: bool = False)
             raise ValueError(f"is not valid JSON: {error}") from error
         except ValueError as error:  # an integer of more digits than Python converts, or a key that occurs twice
             raise ValueError(f"is not readable JSON: {error}") from error
-    return _not_deep(value, "JSON")
+    # A walk through the value takes longer than reading it, and each reply of an environment's server is read here.
+    return value if _brackets(text) <= DEEPEST else _not_deep(value, "JSON")
+
+
+def _brackets(text: str | bytes) -> int:
+    return text.count("{") + text.count("[") if isinstance(text, str) else text.count(b"{") + text.count(b"[")
 
 
 def parse_toml(text: str) -> dict[str, Any]:

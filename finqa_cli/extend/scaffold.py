@@ -33,7 +33,7 @@ _COMMANDS = {
     "chat_engine": "finqa play --engine {name}",
     "codec": "finqa play --set codec.name={name}",
     "learner": "finqa train --set learner.name={name}",
-    "sandbox": "finqa play --environment openenv --set environment.options.module=FOLDER --sandbox {name}",
+    "sandbox": "finqa play --engine scripted --sandbox {name}",
 }
 _BASES = {"sandbox": "SandboxProvider", "engine": "TokenEngine", "codec": "ChatCodec"}
 _CONTEXTS = {

@@ -143,14 +143,16 @@ class OpenEnvClient:
         Servers take the options that they know, such as `seed`; FinQA's `question_id` and `split`.
 
         Raises:
-            EnvironmentFault: The server refuses, for instance because it does not know the question.
+            EnvironmentFault: The server refuses, for instance because it does not know the question or lacks a key.
         """
         try:
             reply = await self._exchange({"type": "reset", "data": options}, "observation")
         except RefusedRequestError as error:
             raise EnvironmentFault(f"The environment server refused to reset: {error}") from error
         if reply.get("done"):
-            raise EnvironmentFault("The environment server started an episode that is already over.")
+            # Environments that lack a key or a service end the episode here, with the reason in the observation.
+            seen = _plain(json.dumps(reply.get("observation"), ensure_ascii=False), 300)
+            raise EnvironmentFault(f"The environment server started an episode that is already over: {seen}")
         return reply
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

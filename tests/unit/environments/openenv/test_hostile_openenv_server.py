@@ -26,14 +26,14 @@ def observation(reward: str = "null") -> str:
 
 
 @asynccontextmanager
-async def session_of(step: str, schema: str = SCHEMA) -> AsyncIterator[Session]:
+async def session_of(step: str, schema: str = SCHEMA, reset: str = "") -> AsyncIterator[Session]:
     """A session of a server that answers each step with the same frame."""
 
     async def frames(connection: ServerConnection) -> None:
         async for raw in connection:
             kind = json.loads(raw)["type"]
             no_tools = json.dumps({"type": "mcp", "data": {"error": {"code": -32601, "message": "none"}}})
-            await connection.send({"reset": observation(), "mcp": no_tools}.get(kind, step))
+            await connection.send({"reset": reset or observation(), "mcp": no_tools}.get(kind, step))
 
     def pages(_: ServerConnection, request: Request) -> Response | None:
         if request.path.startswith("/ws"):
@@ -88,3 +88,15 @@ async def test_deep_frames_are_a_breach_of_the_protocol(depth: int) -> None:
 async def test_a_deep_schema_names_the_server() -> None:
     fault = await fault_of(observation("0"), DEEP)
     assert isinstance(fault, SandboxError) and "is not an OpenEnv server: /schema" in fault.message
+
+
+async def test_the_reason_why_no_episode_starts_is_shown() -> None:
+    over = {
+        "observation": {"metadata": {"error": "KEY is not set.\x1b[31m" + "x" * 10_000}},
+        "reward": None,
+        "done": True,
+    }
+    with pytest.raises(EnvironmentFault, match=r"already over.*KEY is not set") as caught:
+        async with session_of("", reset=json.dumps({"type": "observation", "data": over})):
+            pass
+    assert caught.value.message.isprintable() and len(caught.value.message) < 500

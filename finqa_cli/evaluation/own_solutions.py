@@ -46,7 +46,9 @@ async def run_solutions(settings: Settings, folder: Path, *, reporter: Reporter,
         ConfigError: The sandbox or an option is wrong.
         InterruptedRun: A signal stopped it.
     """
-    played, failed, missing = 0, [], set()
+    played = 0
+    failed: list[str] = []
+    missing: set[str] = set()
     for split in open_environment(settings, reporter).splits():
         chosen = settings.model_copy(
             update={

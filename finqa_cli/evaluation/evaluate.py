@@ -448,7 +448,7 @@ def write_results(
         facts: Further fields of report.json and metrics.json.
     """
     outcomes = [read_outcome(record) for record in records]
-    write_json(run / "report.json", {**facts, **report.to_dict()})
+    write_json(run / "report.json", {**facts, **report.to_dict(), "reasons": failure_counts(outcomes)})
     metrics = evaluation_metrics(outcomes)
     write_json(run / "metrics.json", {"schema_version": 1, **facts, "measures": report.measures, **metrics})
     write_csv(run / "items.csv", item_rows(records))

@@ -103,10 +103,12 @@ def plan_several(settings: Mapping[str, Settings], targets: Sequence[str], *, fr
 
     Raises:
         UsageError: A policy is named twice.
-        ConfigError: The folder of the settings has evaluations of other policies, or with other settings.
+        ConfigError: The folder of the settings has evaluations of other policies, or with other settings; or the
+            policies would be asked different questions.
     """
     labels = _labels(targets)
     first = next(iter(settings.values()))
+    _check_same_questions(settings)
     named = first.run.dir
     if named is not None and is_several(named) and not fresh:
         if differences := _differences(named, labels, settings):
@@ -279,6 +281,32 @@ def _labels(targets: Sequence[str]) -> dict[str, str]:
             label, number = f"{word}-{number}", number + 1
         labels[label] = target
     return labels
+
+
+def _check_same_questions(settings: Mapping[str, Settings]) -> None:
+    """Check that all policies are asked the same questions. A policy brings data and split of its training.
+
+    Raises:
+        ConfigError: They are not.
+    """
+    asked = {
+        target: {
+            "--environment": own.environment.name,
+            "--snapshot": own.data.snapshot,
+            "--data": own.data.path,
+            "--split": own.data.eval_split,
+        }
+        for target, own in settings.items()
+    }
+    first, *others = asked
+    for other in others:
+        for flag, value in asked[first].items():
+            if value != asked[other][flag]:
+                raise ConfigError(
+                    f"The policies would be asked different questions: {flag} is {value} for {first} and "
+                    f"{asked[other][flag]} for {other}.",
+                    remedy=f"the same command with {flag}",
+                )
 
 
 def _find_begun(targets: Mapping[str, str], settings: Mapping[str, Settings]) -> Path | None:

@@ -21,7 +21,10 @@ from fixtures.command_calls import failure
 from fixtures.openai_server import OpenAIServer, openai_server, says
 
 from finqa_cli.app import main
+from finqa_cli.errors import ConfigError
+from finqa_cli.evaluation.several_models import plan_several
 from finqa_cli.runs.jsonl import count_lines, read_jsonl
+from finqa_cli.settings import Settings
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
@@ -160,3 +163,9 @@ def test_policies_that_cannot_be_evaluated_stop_no_other(servers: Servers, capsy
     assert Path("run/comparison/report.md").is_file()
     assert failure(["eval", "vllm/analyst", "vllm/analyst", *TEXT], capsys)[0] == 2
     assert failure(["eval", *targets, *TEXT, "--limit=4", "--run-dir=run"], capsys)[0] == 78, "other settings"
+
+
+def test_policies_that_would_be_asked_different_questions_are_refused() -> None:
+    other = Settings.model_validate({"data": {"eval_split": "train"}})
+    with pytest.raises(ConfigError, match="--split is dev,test,train for a and train for b"):
+        plan_several({"a": Settings(), "b": other}, ["a", "b"], fresh=True)

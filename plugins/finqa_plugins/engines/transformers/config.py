@@ -20,6 +20,10 @@ class TransformersEngineConfig(BaseModel):
         description="Data type of the computation; auto: bfloat16 on CUDA, and on CPUs with AVX512-BF16 or AMX for "
         "models above 32 million parameters, else float32",
     )
+    head_dtype: Literal["float32", "model"] = Field(
+        "float32",
+        description="Data type of the logits, as the learner's head_dtype; model: that of the computation",
+    )
     max_batch: int = Field(128, ge=1, description="Rows decoded together")
     lockstep: bool | None = Field(
         None,

@@ -195,6 +195,7 @@ class _Beside:
         self._patch = patch
         dtype = patch.layer.weight.dtype
         self._down, self._up = patch.down.T.to(dtype), (patch.scale * patch.up.float()).T.to(dtype)
+        self._before = vars(patch.layer).get("forward")  # of a head whose logits are float32
         vars(patch.layer)["forward"] = self
 
     def __call__(self, states: Tensor) -> Tensor:
@@ -206,6 +207,8 @@ class _Beside:
     def remove(self) -> None:
         """Give the layer its own forward pass back."""
         del vars(self._patch.layer)["forward"]
+        if self._before is not None:
+            vars(self._patch.layer)["forward"] = self._before
 
 
 def _shared_weights(module: nn.Module) -> set[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from finqa_plugins.model_facts import (
     read_facts,
     reason_of,
 )
+from finqa_plugins.precision import wide_logits
 
 NAME_ANOTHER = "copy the model again, or name another one, a folder or hub id"
 ANOTHER = "choose another engine (--engine vllm), or another model"
@@ -83,7 +85,16 @@ class CausalModel:
             that its calls take at any size.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device, dtype: torch.dtype, source: Fingerprint) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        device: torch.device,
+        dtype: torch.dtype,
+        source: Fingerprint,
+        *,
+        wide_head: bool = False,
+    ) -> None:
+        """Prepares a module on the device; with `wide_head` its logits are float32 although it computes in 16 bits."""
         self.module = module
         self.fingerprint = source
         self.device = device
@@ -102,6 +113,8 @@ class CausalModel:
         self.shares_openings = device.type == "cpu" and backend
         if self.shares_openings:
             self.shares_openings = self._attends_to_openings()
+        if wide_head and dtype != torch.float32:  # after the checks above, whose tolerance is that of the logits' dtype
+            _widen_head(module)
 
     @torch.inference_mode()
     def forward(
@@ -209,6 +222,13 @@ class CausalModel:
                 )
 
 
+def _widen_head(module: Any) -> None:
+    """Makes a plain head compute float32 logits, as the learner's does; one with an adapter computes as the layers."""
+    head = module.get_output_embeddings()
+    if type(head) is nn.Linear:
+        vars(head)["forward"] = partial(wide_logits, head)
+
+
 def _causal(valid: Tensor, length: int, dtype: torch.dtype) -> Tensor:
     """[N, 1, L, filled + L] additive mask from [N, filled + L]; the last L columns are the queries' own."""
     seen = valid[:, None, None, :]
@@ -286,10 +306,13 @@ def read_model(reference: str, *, dtype: torch.dtype, fits: Callable[[Any], None
     return read
 
 
-def load_model(reference: str, *, device: torch.device, dtype: torch.dtype, fits: Callable[[Any], None]) -> CausalModel:
+def load_model(
+    reference: str, *, device: torch.device, dtype: torch.dtype, fits: Callable[[Any], None], wide_head: bool = False
+) -> CausalModel:
     """Loads a model as `read_model` does, onto a device; a folder must have its tokenizer."""
     source = fingerprint(reference)
-    return CausalModel(read_model(reference, dtype=dtype, fits=fits).to(device), device, dtype, source)
+    module = read_model(reference, dtype=dtype, fits=fits).to(device)
+    return CausalModel(module, device, dtype, source, wide_head=wide_head)
 
 
 def check_finite(reference: str, module: nn.Module) -> None:

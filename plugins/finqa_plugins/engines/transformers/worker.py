@@ -58,6 +58,7 @@ class Worker:
         self._slot: AdapterSlot | None = None
         self._device = torch.device("cpu")
         self._share = context.gpu_memory_utilization
+        self._wide_head = config.head_dtype == "float32"
         self._threads: ThreadPoolExecutor | None = None
         self.vocabulary = 0
         self.max_context = 0
@@ -92,7 +93,9 @@ class Worker:
             self._within(
                 name,
                 room_on(self._device, share=self._share),
-                lambda fits: load_model(name, device=self._device, dtype=self._dtype, fits=fits),
+                lambda fits: load_model(
+                    name, device=self._device, dtype=self._dtype, fits=fits, wide_head=self._wide_head
+                ),
             )
         )
         lockstep = self._config.lockstep
@@ -194,7 +197,7 @@ class Worker:
         check_finite(reference, module)
         if same_architecture(module, served.module):
             return module
-        return CausalModel(module.to(self._device), self._device, self._dtype, source)
+        return CausalModel(module.to(self._device), self._device, self._dtype, source, wide_head=self._wide_head)
 
     def _within(self, reference: str, room: int | None, load: Callable[[Callable[[Any], None]], Model]) -> Model:
         """Returns what `load` loads. `load` calls its argument with the config, which checks that it fits `room` bytes.

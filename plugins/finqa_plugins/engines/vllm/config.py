@@ -20,17 +20,20 @@ OURS = frozenset(
         *("--enable-lora", "--max-lora-rank", "--max-loras", "--max-cpu-loras", "--lora-modules"),
         *("--logprobs-mode", "--max-logprobs", "--enable-prefix-caching", "--enforce-eager", "--enable-sleep-mode"),
         *("--seed", "--generation-config", "--data-parallel-size", "-dp", "--api-server-count", "--disable-log-stats"),
-        *("--enable-prompt-tokens-details", "--headless"),
+        *("--enable-prompt-tokens-details", "--headless", "--hf-overrides.head-dtype"),
     )
 )
-"""Arguments that other options and settings determine, or with which the engine could not control the server."""
+"""Arguments that other options and settings determine, or with which the engine could not control the server.
+
+`--hf-overrides` with JSON is one: it would be replaced by ours. `--hf-overrides.NAME=VALUE` are added to it.
+"""
 
 OUR_VARIABLES = frozenset(("CUDA_VISIBLE_DEVICES", "VLLM_API_KEY", "VLLM_SERVER_DEV_MODE"))
 """Variables that other options determine, or that give others access to the server."""
 
 _STARTED = frozenset(
     (
-        *("python", "dtype", "max_num_seqs", "max_loras", "enforce_eager", "extra_args"),
+        *("python", "dtype", "head_dtype", "max_num_seqs", "max_loras", "enforce_eager", "extra_args"),
         *("prefix_caching", "kv_cache_gb", "start_timeout_s", "health_timeout_s", "restarts", "env"),
     )
 )
@@ -50,6 +53,10 @@ class VllmEngineConfig(BaseModel):
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="Data type of the model; auto: bfloat16 on a GPU, else float32, as for the learner"
+    )
+    head_dtype: Literal["float32", "model"] = Field(
+        "float32",
+        description="Data type of the logits, as the learner's head_dtype; model: that of the rest of the model",
     )
     max_num_seqs: int | None = Field(
         None, ge=1, description="Maximum number of sequences per batch; unset: 256 on a GPU, as the memory plan assumes"

@@ -120,6 +120,7 @@ _KILLED = re.compile(r"^\[finqa\] the server ended with status -9$|Failed core p
 """Killed by SIGKILL: the kernel ends processes that use too much memory, and nothing else sends this signal."""
 
 _NO_VLLM = re.compile(r"No module named '?vllm'?(?![\w.])")
+_NARROW_HEAD = "only supported for an unquantized lm_head"
 _TAIL_LINES = 5
 
 
@@ -161,6 +162,11 @@ def explain(death: Death, config: VllmEngineConfig, context: EngineContext, need
         return ConfigError(
             f"The vLLM server rejected its arguments: {said} {log}",
             remedy="correct engine.options.extra_args, or finqa setup vllm, which installs a tested release",
+        )
+    if _NARROW_HEAD in said:
+        return ConfigError(
+            f"The output layer of {context.model} is quantized, so vLLM cannot compute its logits in float32. {log}",
+            remedy="--set engine.options.head_dtype=model",
         )
     return ServiceUnavailableError(
         f"The vLLM server ended at start: {said} {log}",

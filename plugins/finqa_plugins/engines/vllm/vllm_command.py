@@ -122,6 +122,10 @@ def _arguments(config: VllmEngineConfig, context: EngineContext, port: int, gpu:
         "--disable-uvicorn-access-log",
         *("--middleware", "finqa_vllm_key.RequireKey"),  # other users of this machine reach loopback too
     ]
+    if config.head_dtype != "model" and served_dtype(config, gpu=gpu) != config.head_dtype:
+        # As the learner's. Rounded to bfloat16, a logit near 20 is off by up to 0.06, which would be most of the
+        # difference between the two. On CUDA it costs nothing: the operands stay in 16 bits.
+        arguments.append(f"--hf-overrides.head_dtype={config.head_dtype}")
     if context.max_context:
         arguments += ["--max-model-len", str(context.max_context)]
     if gpu:  # the memory plan counts with them, and vLLM's own depend on the card: 1024 and 16384 on an H100

@@ -19,6 +19,7 @@ from finqa_cli.placement.memory_formulas import LOGITS_AT_ONCE
 from finqa_cli.types import Sample
 from finqa_plugins.learners.torch.config import TorchLearnerConfig
 from finqa_plugins.learners.torch.packed_rows import Segments, pack_row
+from finqa_plugins.precision import gradient_of_states, wide_logits
 
 _LOGITS_PER_CHUNK = LOGITS_AT_ONCE
 """Logits that may exist at once (256 MiB in float32); more are computed in chunks and again in the backward pass."""
@@ -27,9 +28,6 @@ _CPU_LOGITS_PER_CHUNK = 2**24
 """The same on a CPU (64 MiB), where larger products are not faster, for vocabularies from `_LARGE_VOCABULARY` on."""
 
 _LARGE_VOCABULARY = 2**15
-
-_HEAD_PER_BLOCK = 2**24
-"""Weights of the head that are copied to float32 at once, where a product of 16-bit numbers has no float32 result."""
 
 _TOKENS_PER_SCORING_FORWARD = 16_384
 
@@ -265,7 +263,7 @@ class _FrozenHead(torch.autograd.Function):
 def _slope(gradient: torch.Tensor, weight: torch.Tensor, wide: bool) -> torch.Tensor:
     """Gradient [N, V] of the logits @ weight [V, H], with operands in the dtype of the weight."""
     narrow = gradient.to(weight.dtype)
-    return _gradient_of_states(narrow, weight) if wide and weight.dtype != torch.float32 else narrow @ weight
+    return gradient_of_states(narrow, weight) if wide and weight.dtype != torch.float32 else narrow @ weight
 
 
 def widens_head(config: TorchLearnerConfig, causal: Any, dtype: torch.dtype) -> bool:
@@ -284,77 +282,3 @@ def widens_head(config: TorchLearnerConfig, causal: Any, dtype: torch.dtype) -> 
             remedy="--set learner.options.head_dtype=model",
         )
     return plain
-
-
-def wide_logits(head: nn.Linear, states: torch.Tensor) -> torch.Tensor:
-    """[N, V] float32 logits of states [N, H], with both inputs rounded to the dtype of the computation.
-
-    bfloat16 rounds a logit near 20 to about 0.06, so that a bfloat16 output of the head causes most of the difference
-    between two computations of one policy. Products of two 16-bit numbers are exact in float32, so only the output must
-    be wider. MiniMax-M1, arXiv 2506.13585, section 3.2; ScaleRL, arXiv 2510.13786. On CUDA the matrix
-    product takes 16-bit inputs and writes float32, at no cost. Elsewhere head and states are copied to float32 for the
-    product: 4 bytes for each weight of the head, for the duration of the product.
-    """
-    device = states.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-    if dtype == torch.float32:
-        return head(states)  # type: ignore[no-any-return]
-    logits: torch.Tensor = _WideProduct.apply(states.to(dtype), head.weight)  # type: ignore[no-untyped-call]
-    return logits if head.bias is None else logits + head.bias.float()
-
-
-class _WideProduct(torch.autograd.Function):
-    """states @ weight^T with a float32 result.
-
-    The gradient of the logits is rounded to the dtype of the states, as everywhere below the head.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(states, weight)
-        return _logits(states, weight)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        states, weight = ctx.saved_tensors
-        narrow = gradient.to(states.dtype)
-        of_states = of_weight = None
-        if ctx.needs_input_grad[0]:
-            of_states = _gradient_of_states(narrow, weight).to(states.dtype)
-        if ctx.needs_input_grad[1]:
-            of_weight = _product(narrow.t(), states).to(weight.dtype)
-        return of_states, of_weight
-
-
-def _logits(states: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """States [N, H] @ weight[V, H]^T in float32."""
-    if states.device.type == "cuda":
-        return _product(states, weight.to(states.dtype).t())
-    parts = [_product(states, block.to(states.dtype).t()) for block in _blocks(weight)]
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-
-
-def _gradient_of_states(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Gradient [N, V] @ weight [V, H] in float32."""
-    if gradient.device.type == "cuda":
-        return _product(gradient, weight.to(gradient.dtype))
-    blocks = _blocks(weight)
-    parts = torch.split(gradient, [len(block) for block in blocks], dim=1)
-    found = _product(parts[0], blocks[0].to(gradient.dtype))
-    for part, block in zip(parts[1:], blocks[1:], strict=True):
-        found += _product(part, block.to(gradient.dtype))
-    return found
-
-
-def _blocks(weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The head's weight [V, H] in blocks of rows, of which each is copied to float32 alone."""
-    return torch.split(weight, max(1, _HEAD_PER_BLOCK // weight.shape[1]))
-
-
-def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """The matrix product of two tensors of one 16-bit dtype, in float32."""
-    with torch.autocast(left.device.type, enabled=False):
-        if left.device.type == "cuda":
-            return torch.mm(left, right, out_dtype=torch.float32)
-        return torch.mm(left.float(), right.float())

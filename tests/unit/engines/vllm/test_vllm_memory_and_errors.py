@@ -95,6 +95,13 @@ def test_other_deaths_say_why() -> None:
     assert "Sleep mode is not supported" in died.message
 
 
+def test_a_quantized_head_names_the_option_for_its_logits() -> None:
+    said = "A head_dtype different from the model dtype is only supported for an unquantized lm_head."
+    error = explained(f"(EngineCore pid=7) ERROR 11-29 10:00:00 [core.py:1] boom\nValueError: {said}\n")
+    assert isinstance(error, ConfigError)
+    assert error.remedy == "--set engine.options.head_dtype=model"
+
+
 def test_the_need_is_counted_from_the_models_files(tmp_path: Path) -> None:
     folder = make_tiny_qwen3(tmp_path / "model", vocab_size=300, hidden=64, layers=2)
     asked = {"length": 100, "sequences": 8, "lora_rank": 8, "loras": 2}

@@ -39,6 +39,8 @@ def value(launched: Launch, name: str) -> str:
         ({"extra_args": ["--no-enable-prefix-caching"]}, "other settings decide --enable-prefix-caching"),
         ({"extra_args": ["--max-model", "9"]}, "other settings decide --max-model-len"),
         ({"extra_args": ["-tp", "2"]}, "other settings decide -tp"),
+        ({"extra_args": ["--hf-overrides", "{}"]}, "other settings decide --hf-overrides.head-dtype"),
+        ({"extra_args": ["--hf-overrides.head_dtype=model"]}, "other settings decide --hf-overrides.head-dtype"),
         ({"env": {"VLLM_SERVER_DEV_MODE": "1"}}, "must not hold VLLM_SERVER_DEV_MODE"),
         ({"url": "ftp://x"}, "must be an address"),
         ({"urls": [URL, "http://u:p@h/v1"]}, "must not contain a key"),
@@ -99,6 +101,15 @@ def test_the_settings_of_the_run_reach_the_server() -> None:
     assert launched.environment["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert launched.environment["VLLM_SERVER_DEV_MODE"] == "1"
     assert launched.base_url == "http://127.0.0.1:1234/v1"
+
+
+def test_logits_are_float32_as_those_of_the_learner() -> None:
+    wide = "--hf-overrides.head_dtype=float32"
+    others = ["--hf-overrides.rope_theta=1e6"]
+    assert wide in made(gpu=True).arguments and wide in made(dtype="bfloat16").arguments
+    assert {wide, *others} <= {*made(gpu=True, extra_args=others).arguments}
+    assert not [name for name in made().arguments if name.startswith("--hf-overrides")], "all of it is float32"
+    assert wide not in made(gpu=True, head_dtype="model").arguments
 
 
 def test_without_a_gpu_it_is_exact_eager_and_modest() -> None:

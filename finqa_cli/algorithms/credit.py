@@ -115,7 +115,7 @@ def _referenced(trajectory: Trajectory, advantage: float, references: References
 
 def _check_counts(optimizer: Optimizer, groups: Sequence[Group], credits: Sequence[Credit]) -> tuple[Credit, ...]:
     """The credits, once there is one for each group, with one advantage for each trajectory."""
-    name = type(optimizer).__name__
+    name = optimizer.__class__.__name__
     if len(credits) != len(groups):
         raise FinqaError(f"Optimizer {name} gave {len(credits)} credits for {len(groups)} groups.")
     for group, credit in zip(groups, credits, strict=True):

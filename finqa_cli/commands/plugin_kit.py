@@ -100,7 +100,7 @@ def check(
     subject = make["subject"](settings.data.home)
     promises += check_parameters(subject)
     promises += run_suite("chat_engine" if isinstance(subject, ChatEngine) else component.kind, make)
-    promises = [with_place(each, definition(type(subject))) for each in promises]
+    promises = [with_place(each, definition(subject.__class__)) for each in promises]
     document = {
         "kind": component.kind,
         "name": component.name,

@@ -252,7 +252,7 @@ async def grade_again(environment: Environment, trajectory: Trajectory) -> Rewar
         return rewards
     if environment.sandbox_spec() is not None:
         raise ConfigError(
-            f"{type(environment).__name__} grades in its sandbox: recorded attempts cannot be graded without one.",
+            f"{environment.__class__.__name__} grades in its sandbox: recorded attempts cannot be graded without one.",
             remedy="finqa eval TARGET, which plays the attempts again",
         )
     session = await environment.open(trajectory.task, seed=trajectory.seed, sandbox=None)

@@ -206,7 +206,7 @@ def _check_expert(settings: Settings, wanted: Wanted, reporter: Reporter) -> int
     task = environment.tasks(split)[0]
     prompt = environment.opening(task)
     silent = prompt is not None and environment.demonstrate_task(task.id, prompt.messages) is None
-    kind = type(environment)
+    kind = environment.__class__
     methods = (kind.demonstrate, kind.demonstrate_task)
     silent = silent or methods == (Environment.demonstrate, Environment.demonstrate_task)
     if silent and wanted.expert == SCRIPTED:

@@ -65,11 +65,11 @@ class Promise:
 def check_parameters(component: object) -> list[Promise]:
     """Check that each method accepts the arguments of its contract; return a failed promise for each that does not."""
     found = []
-    for contract in type(component).__mro__:
+    for contract in component.__class__.__mro__:
         if not contract.__module__.startswith("finqa_cli.contracts"):
             continue
         for name, declared in vars(contract).items():
-            own = getattr(type(component), name, None)
+            own = getattr(component.__class__, name, None)
             if name.startswith("_") or not inspect.isfunction(declared) or not callable(own):
                 continue
             own = inspect.unwrap(own)

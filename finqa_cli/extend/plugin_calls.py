@@ -1,34 +1,43 @@
-"""Checked calls of plugin components: their exceptions and results are attributed to the plugin.
+"""The boundary to components: each call is checked, timed, and attributed to the plugin by name, file and line.
 
-A component of a plugin that is not part of finqa gets a subclass of its class, in which each method of its contract is
-checked. An exception that is not a `FinqaError`, or a value of another type than the contract declares, becomes an
-error that names plugin, component, method, file and line. If `FAULTS` has a fault for the method, that fault is raised:
-only one attempt fails, and the run continues.
+The registry returns a component of a plugin that is not part of finqa inside a `Guard`, and a player guards the
+environment and the engine of its episodes, whose sessions and sandboxes are guarded with them. An exception that is not
+a `FinqaError`, or a value of another type than the contract declares, becomes an error that names plugin, component,
+method, file and line. If `FAULTS` has a fault for the method, that fault is raised: only one attempt fails, and the run
+continues.
 """
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import math
 import re
 import sys
 import sysconfig
+import time
 import traceback
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+
+import structlog
 
 from finqa_cli.contracts import BaseSession, CallError, Sandbox
 from finqa_cli.errors import CodeFault, EngineError, EnvironmentFault, FinqaError, PluginError, SandboxError
 from finqa_cli.types import Message, Observation, Prompt, Rewards, ToolSpec
 
+Made = TypeVar("Made")
+
+log = structlog.get_logger(__name__)
+
 FAULTS: Mapping[tuple[str, str], type[FinqaError]] = {
-    **{("environment", name): EnvironmentFault for name in ("open", "prompt", "step", "reply", "grade")},
-    **{("environment", name): EnvironmentFault for name in ("demonstrate", "demonstrate_task")},
+    **{("environment", name): EnvironmentFault for name in ("open", "prompt", "begin_turn", "step", "reply")},
+    **{("environment", name): EnvironmentFault for name in ("grade", "demonstrate", "demonstrate_task")},
     ("reward", "score"): CodeFault,
     ("engine", "generate"): EngineError,
     ("engine", "respond"): EngineError,
@@ -45,12 +54,13 @@ FAULTS: Mapping[tuple[str, str], type[FinqaError]] = {
 """Kind and method -> the fault of an episode, or of a sandbox start, that a failed call raises. Other failed calls
 raise PluginError."""
 
-ALLOWED = (FinqaError, CallError)
-"""Exceptions that contracts allow; they are passed on unchanged."""
+SLOWEST_CALL_S = 1.0
+"""Seconds that a plain method may hold up all episodes, which share one event loop, without a warning."""
 
 plugin_homes: set[Path] = set()
 """Packages, modules and files of the loaded plugins that are not part of finqa."""
 
+_slow: set[tuple[str, str, str]] = set()
 _NUMBERS = (int, float, bool, complex)
 _OWN = Path(__file__).parents[1]
 
@@ -62,14 +72,21 @@ class Owner:
     Attributes:
         kind: Kind of the component.
         name: Name of the component.
-        plugin: Name of the plugin in messages, such as `plugin 'acme' of acme-finqa`.
-        home: Package, module or file of the plugin; stack frames inside it are attributed to the plugin.
+        plugin: Name of the plugin in messages, such as `plugin 'acme' of acme-finqa`; empty: it is part of finqa, or
+            no plugin made it.
+        home: Package, module or file of the plugin; stack frames inside it are attributed to the plugin. None: any
+            code that is neither of finqa nor of a library.
     """
 
     kind: str
     name: str
-    plugin: str
-    home: Path
+    plugin: str = ""
+    home: Path | None = None
+
+    @property
+    def allowed(self) -> tuple[type[Exception], ...]:
+        """Exceptions that the contract allows; they are passed on unchanged."""
+        return (FinqaError, CallError) if self.kind == "call_format" else (FinqaError,)
 
     def error(self, call: str, what: str, place: str) -> FinqaError:
         """Return the error of a failed call.
@@ -80,42 +97,65 @@ class Owner:
             place: `FILE:LINE`.
         """
         kind = FAULTS.get((self.kind, call), PluginError)
+        if not self.plugin:
+            return kind(f"{self.name}.{call}() {what} ({place}).{_bug_at(place)}")
         remedy = f"correct {place}, or choose another {self.kind}"
         return kind(f"{self.kind} {self.name!r} ({self.plugin}): {call}() {what} ({place}).", remedy=remedy)
 
 
-def check_calls(built: object, owner: Owner, contracts: Sequence[type]) -> None:
-    """Check each call to a component's own methods from now on, by the declarations of its contracts.
+class Guard:
+    """A component, session or sandbox of which each method and property of its contract is checked.
+
+    `isinstance` and all other attributes are those of the component. Its calls to itself are not checked.
+    """
+
+    __slots__ = ("__weakref__", "_built", "_checked", "_owner")
+
+    def __init__(self, built: object, owner: Owner) -> None:
+        self._built = built
+        self._owner = owner
+        self._checked: dict[str, Any] = {}
+
+    @property
+    def __class__(self) -> type:  # type: ignore  # so `isinstance` sees the component
+        return type(self._built)
+
+    def __repr__(self) -> str:
+        return repr(self._built)
+
+    def __getattr__(self, name: str) -> Any:
+        if (method := self._checked.get(name)) is not None:
+            return method
+        declared = _declared(type(self._built), name)
+        if isinstance(declared, property):
+            own = getattr(type(self._built), name)
+            return _check_call(
+                lambda: getattr(self._built, name), getattr(own, "fget", own), declared.fget, self._owner
+            )()
+        value = getattr(self._built, name)
+        if not inspect.isfunction(declared):
+            return value
+        self._checked[name] = method = _check_call(value, value, declared, self._owner)
+        return method
+
+
+def guarded(component: Made, kind: str, owner: Owner | None = None) -> Made:
+    """Return a component with checked calls; the component itself if its calls are already checked.
 
     Args:
-        built: The component; its class is replaced by a subclass with the same name.
-        owner: The component to which failed calls are attributed.
-        contracts: Base classes of the kind; those from which the component does not derive are ignored.
+        component: The component.
+        kind: Kind of the component.
+        owner: To whom failed calls are attributed; None: it is part of finqa, or no plugin made it.
     """
-    kind = type(built)
-    checked: dict[str, Any] = {}
-    for contract in (each for base in contracts if isinstance(built, base) for each in reversed(base.__mro__)):
-        for name, declared in vars(contract).items():
-            own = getattr(kind, name, None)
-            if name.startswith("_") or own is declared:  # private, or the default of the contract itself
-                continue
-            if inspect.isfunction(declared) and callable(own):
-                checked[name] = _checked(own, declared, owner)
-            elif isinstance(declared, property) and isinstance(own, property) and own.fget and declared.fget:
-                checked[name] = property(_checked(own.fget, declared.fget, owner))
-    if checked:
-        place = {"__slots__": (), "__module__": kind.__module__, "__qualname__": kind.__qualname__}
-        built.__class__ = type(kind.__name__, (kind,), {**place, **checked})
+    built: object = component
+    if type(built) is not Guard:
+        built = Guard(component, owner or Owner(kind=kind, name=type(component).__name__))
+    return cast(Made, built)
 
 
-def wrong_member(built: object, contracts: Sequence[type]) -> str:
-    """Describe the first method of a component that is not a method, with `FILE:LINE`; empty if there is none.
-
-    Args:
-        built: The component.
-        contracts: Base classes of its kind; those from which it does not derive are ignored.
-    """
-    for contract in (each for base in contracts if isinstance(built, base) for each in base.__mro__):
+def wrong_member(built: object) -> str:
+    """Describe the first method of a component that is not a method, with `FILE:LINE`; empty if there is none."""
+    for contract in _contracts(type(built)):
         for name, declared in vars(contract).items():
             own = inspect.getattr_static(built, name, None)
             method = isinstance(own, (staticmethod, classmethod)) or callable(own)
@@ -129,7 +169,7 @@ def construct(target: Callable[..., Any], arguments: Sequence[object], owner: Ow
     """Call the class or function that makes a component. Exceptions are converted as those of a checked call."""
     try:
         return target(*arguments)
-    except (*ALLOWED, ImportError):
+    except (*owner.allowed, ImportError):
         raise
     except Exception as error:
         called = vars(target).get("__init__", target) if isinstance(target, type) else target
@@ -148,17 +188,21 @@ def find_place(error: BaseException, home: Path | None, called: object) -> str:
 
     Args:
         error: The exception.
-        home: Package or file of the plugin; None: any code that is neither of finqa nor of a library.
+        home: Package or file of the plugin; None: any code that is neither of finqa nor of a library, and then, if
+            `called` is of finqa, code of finqa.
         called: Class, function or method that was called.
     """
-    raised: BaseException | None = error
-    while raised is not None:  # a coroutine converts StopIteration to another error without its frames
-        for frame in reversed(traceback.extract_tb(raised.__traceback__)):
-            file = Path(frame.filename)
-            if _inside(file, home) if home is not None else _side_of(file) == "user":
-                return f"{frame.filename}:{frame.lineno}"
-        raised = raised.__cause__
-    return definition(called)
+    defined = definition(called)
+    searched = ["user", *(["finqa"] if _bug_at(defined) else [])]
+    for side in searched if home is None else ["home"]:
+        raised: BaseException | None = error
+        while raised is not None:  # a coroutine converts StopIteration to another error without its frames
+            for frame in reversed(traceback.extract_tb(raised.__traceback__)):
+                file = Path(frame.filename)
+                if _inside(file, home) if home is not None else _side_of(file) == side:
+                    return f"{frame.filename}:{frame.lineno}"
+            raised = raised.__cause__
+    return defined
 
 
 def definition(called: object) -> str:
@@ -181,14 +225,13 @@ def is_of_finqa(error: BaseException) -> bool:
 
 def describe_failure(error: Exception, called: object) -> str:
     """Describe an exception of a call into a component, with `FILE:LINE`. If it is a bug in finqa, say so."""
-    if is_of_finqa(error) and _side_of(Path(definition(called).rpartition(":")[0])) == "finqa":
-        return f"{describe(error)} ({find_place(error, _OWN.parent, called)}). This is a bug in finqa."
-    return f"{describe(error)} ({find_place(error, None, called)})"
+    place = find_place(error, None, called)
+    return f"{describe(error)} ({place}).{_bug_at(place)}".removesuffix(".")
 
 
-def describe_value(value: object, wanted: type, called: object) -> str:
-    """Describe an invalid return value of a call into a component, with `FILE:LINE`."""
-    return f"it returned {_shown(value)}, not {_type_name(wanted)} ({definition(called)})"
+def _bug_at(place: str) -> str:
+    """Return the sentence about an error at `FILE:LINE` in finqa itself; empty for other places."""
+    return " This is a bug in finqa." if _side_of(Path(place.rpartition(":")[0])) == "finqa" else ""
 
 
 def _side_of(file: Path) -> Literal["finqa", "library", "user"]:
@@ -202,89 +245,100 @@ def _side_of(file: Path) -> Literal["finqa", "library", "user"]:
     return "library" if not file.is_file() or any(_inside(file, library) for library in libraries) else "user"
 
 
-def _checked(own: Callable[..., Any], declared: Callable[..., Any], owner: Owner) -> Callable[..., Any]:
-    wanted = _returned(declared)
-    name = declared.__name__
+def _contracts(kind: type) -> list[type]:
+    return [base for base in kind.__mro__ if base.__module__.startswith("finqa_cli.contracts")]
 
-    def passed_on(error: Exception) -> FinqaError:
+
+@functools.cache
+def _declared(kind: type, name: str) -> object:
+    """Return what a contract of a class declares under a name; None if nothing, or if the class keeps its default."""
+    contract = next((base for base in _contracts(kind) if name in vars(base)), None)
+    if contract is None or name.startswith("_"):
+        return None
+    declared = vars(contract)[name]
+    return None if inspect.getattr_static(kind, name) is declared else declared
+
+
+def _check_call(call: Callable[..., Any], own: Any, declared: Any, owner: Owner) -> Callable[..., Any]:
+    """Return a call that is checked by its declaration; `own` is the function of the component that it calls."""
+    wanted = _returned(declared)
+    name: str = declared.__name__
+
+    def failure(error: Exception) -> FinqaError:
+        # Log: With the traceback of an exception in a component's code.
+        log.debug("a component failed", kind=owner.kind, name=owner.name, method=name, exc_info=error)
         return owner.error(name, f"raised {describe(error)}", find_place(error, owner.home, own))
 
-    def checked_result(result: object) -> object:
+    def checked(result: object) -> object:
         if wanted is not type(None) and not fits(result, wanted):
-            what = f"returned {_shown(result)}, not {_type_name(wanted)}"
-            raise owner.error(name, what, definition(own))
+            raise owner.error(name, f"returned {_shown(result)}, not {_type_name(wanted)}", definition(own))
         if flaw := find_flaw(result):
             raise owner.error(name, f"returned {flaw}", definition(own))
         if isinstance(result, Sandbox | BaseSession):
-            if wrong := wrong_member(result, _bases(result)):
+            if wrong := wrong_member(result):
                 raise owner.error(name, f"returned a {type(result).__name__}: {wrong}", definition(own))
-            check_calls(result, owner, _bases(result))
+            return guarded(result, owner.kind, owner)
         return result
 
-    if inspect.iscoroutinefunction(declared):
-
-        @functools.wraps(own)
-        async def call_async(*arguments: Any, **named: Any) -> Any:
-            try:
-                pending = own(*arguments, **named)
-                if not inspect.isawaitable(pending):
-                    raise owner.error(name, "is a plain function, but must be `async def`", definition(own))
-                result = await pending
-            except ALLOWED:
-                raise
-            except Exception as error:
-                raise passed_on(error) from error
-            return checked_result(result)
-
-        return call_async
-
-    @functools.wraps(own)
-    def call(*arguments: Any, **named: Any) -> Any:
+    async def call_async(*arguments: Any, **named: Any) -> Any:
         try:
-            result = own(*arguments, **named)
-        except ALLOWED:
+            pending = call(*arguments, **named)
+            if not inspect.isawaitable(pending):
+                raise owner.error(name, "is a plain function, but must be `async def`", definition(own))
+            return checked(await pending)
+        except owner.allowed:
             raise
         except Exception as error:
-            raise passed_on(error) from error
-        return checked_result(result)
+            raise failure(error) from error
 
-    return call
+    def call_plain(*arguments: Any, **named: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return checked(call(*arguments, **named))
+        except owner.allowed:
+            raise
+        except Exception as error:
+            raise failure(error) from error
+        finally:
+            _warn_of_delay(name, time.perf_counter() - began, own, owner)
+
+    return functools.wraps(own)(call_async if inspect.iscoroutinefunction(declared) else call_plain)
 
 
+def _warn_of_delay(name: str, seconds: float, own: object, owner: Owner) -> None:
+    """Warn once of a method that holds up the other episodes, because it computes or waits in their event loop."""
+    key = (owner.kind, owner.name, name)
+    if seconds < SLOWEST_CALL_S or key in _slow or key[::2] not in FAULTS or asyncio._get_running_loop() is None:
+        return
+    _slow.add(key)
+    place = definition(own)
+    # Log: Once, when a plain method of a component takes long: all episodes wait for it.
+    log.warning(f"{owner.kind} {owner.name!r}: {name}() takes {seconds:.1f} s, and no episode continues ({place})")
+
+
+@functools.cache
 def _returned(declared: Callable[..., Any]) -> Any:
     """Return the declared type of the result; Any if contracts do not import its package, such as numpy."""
     try:
-        return eval(declared.__annotations__.get("return", "object"), vars(sys.modules[declared.__module__]))
+        return typing.get_type_hints(declared)["return"]
     except NameError:
         return Any
 
 
 def fits(value: object, wanted: Any) -> bool:
     """Whether a value has a declared type. Elements of sequences and mappings are checked too, except numbers."""
-    origin, parts = get_origin(wanted), get_args(wanted)
-    if wanted is Any or isinstance(wanted, typing.TypeVar):
-        return True
-    if origin is Literal:
-        return value in parts
-    if origin in (Union, types.UnionType):
+    kind, parts = get_origin(wanted) or wanted, get_args(wanted)
+    if kind in (Union, types.UnionType):
         return any(fits(value, part) for part in parts)
-    if wanted is None or wanted is type(None):
-        return value is None
-    if wanted is float:
-        return isinstance(value, int | float)
-    kind = origin or wanted
-    if not isinstance(kind, type):
+    if kind is Any or not isinstance(kind, type):
         return True
-    if not isinstance(value, kind) or (kind is not str and isinstance(value, str) and issubclass(kind, Sequence)):
+    if not isinstance(value, int | float if kind is float else kind) or (kind is Sequence and isinstance(value, str)):
         return False
-    if issubclass(kind, Mapping) and len(parts) == 2:
-        assert isinstance(value, Mapping)
+    if isinstance(value, Mapping) and len(parts) == 2:
         return all(fits(key, parts[0]) and fits(item, parts[1]) for key, item in value.items())
-    if kind is tuple and parts and parts[-1] is not Ellipsis:
-        assert isinstance(value, tuple)
+    if isinstance(value, tuple) and kind is tuple and parts[-1:] != (Ellipsis,):
         return len(value) == len(parts) and all(map(fits, value, parts))
-    if issubclass(kind, Sequence) and parts and parts[0] not in _NUMBERS:
-        assert isinstance(value, Sequence)
+    if isinstance(value, Sequence) and parts and parts[0] not in _NUMBERS:
         return all(fits(item, parts[0]) for item in value)
     return True
 
@@ -313,10 +367,6 @@ def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _bases(made: Sandbox | BaseSession) -> list[type]:
-    return [base for base in type(made).__mro__ if base.__module__.startswith("finqa_cli.contracts")]
-
-
 def _inside(file: Path, home: Path) -> bool:
     return file == home or home in file.parents
 
@@ -326,11 +376,7 @@ def _shown(value: object) -> str:
 
 
 def _type_name(wanted: Any) -> str:
-    if get_origin(wanted) in (Union, types.UnionType):
-        return " or ".join(_type_name(part) for part in get_args(wanted))
-    if isinstance(wanted, type) and not get_args(wanted):
-        return "None" if wanted is type(None) else wanted.__name__
-    return re.sub(r"(\w+\.)+", "", str(wanted))
+    return re.sub(r"(\w+\.)+", "", inspect.formatannotation(wanted)).replace(" | ", " or ")
 
 
 def _name(value: object) -> str:

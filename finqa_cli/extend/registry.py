@@ -38,11 +38,11 @@ from finqa_cli.errors import ConfigError, FinqaError, MissingDependencyError
 from finqa_cli.extend.hookspecs import KINDS, Component, Kind
 from finqa_cli.extend.plugin_calls import (
     Owner,
-    check_calls,
     construct,
     definition,
     describe,
     find_place,
+    guarded,
     plugin_homes,
     wrong_member,
 )
@@ -280,11 +280,11 @@ class Registry:
         if not isinstance(built, contracts):
             wanted = " or ".join(f"finqa_cli.contracts.{contract.__name__}" for contract in contracts)
             raise self._unusable(component, f"{component.target} is not a subclass of {wanted}")
-        if owner is not None:
-            if wrong := wrong_member(built, contracts):
-                raise self._unusable(component, wrong)
-            check_calls(built, owner, contracts)
-        return built
+        if owner is None:
+            return built
+        if wrong := wrong_member(built):
+            raise self._unusable(component, wrong)
+        return guarded(built, component.kind, owner)
 
     def function(self, component: Component, target: str) -> Callable[..., Any]:
         """Import the class or function that a component names as `package.module:attribute`.

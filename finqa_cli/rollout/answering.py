@@ -10,7 +10,7 @@ import structlog
 
 from finqa_cli.contracts import ChatEngine, TokenEngine, uncounted
 from finqa_cli.errors import FinqaError
-from finqa_cli.rollout.conversation import generate_checked
+from finqa_cli.extend.plugin_calls import guarded
 from finqa_cli.rollout.worker_messages import Answer, Ask, Pause, portable
 from finqa_cli.types import AssistantTurn, Completion, GenerateRequest
 
@@ -40,11 +40,11 @@ async def answer_for(engine: TokenEngine | ChatEngine, ask: Ask, send: Callable[
     try:
         if isinstance(request, GenerateRequest):  # the worker stops the clock for the whole request
             assert isinstance(engine, TokenEngine)
-            result = await generate_checked(engine.generate(request), engine)
+            result = await guarded(engine, "engine").generate(request)
         else:
             assert isinstance(engine, ChatEngine)
             uncounted.set(paused)
-            result = await generate_checked(engine.respond(request), engine)
+            result = await guarded(engine, "engine").respond(request)
     except FinqaError as error:
         failure = portable(error)
     usage = _usage(engine, request.key.partition("#")[0])

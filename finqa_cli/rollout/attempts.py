@@ -13,6 +13,7 @@ import structlog
 
 from finqa_cli.contracts import ChatCodec, ChatEngine, Environment, TokenEngine
 from finqa_cli.errors import CodeFault, EngineError, EpisodeError, legible
+from finqa_cli.extend.plugin_calls import guarded
 from finqa_cli.masking import Masker
 from finqa_cli.rollout.breaker import CodeBreaker, EngineBreaker
 from finqa_cli.rollout.conversation import ChatConversation, Conversation, TokenConversation
@@ -96,10 +97,10 @@ class Player:
         played: Callable[[Trajectory], None] = lambda trajectory: None,
     ) -> None:
         """Play with these parts; `played` is called with the trajectory of each try, also of one that is restarted."""
-        self._environment = environment
+        self._environment = guarded(environment, "environment")
         self._played = played
         self._pool = pool
-        self._engine = engine
+        self._engine = guarded(engine, "engine")
         self._codec = codec
         self._limits = limits
         self._sampling = sampling

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from finqa_cli.contracts import (
     ChatCodec,
     ChatEngine,
-    Engine,
     PlayedTurn,
     ReplyRole,
     TokenEngine,
     uncounted,
 )
-from finqa_cli.errors import ConfigError, EngineError, FinqaError
-from finqa_cli.extend.plugin_calls import describe_failure
+from finqa_cli.errors import ConfigError
 from finqa_cli.rollout.seeds import derive
 from finqa_cli.types import AssistantTurn, ChatRequest, GenerateRequest, Message, Observation, Prompt, Sampling
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +70,7 @@ class TokenConversation:
         sampling = replace(self._sampling, seed=derive(self._sampling.seed, "turn", self._turn))
         request = GenerateRequest(key=f"{self._key}#{self._turn:04d}", token_ids=token_ids, sampling=sampling)
         with uncounted.get()():  # the time depends on the engine's load; the length is limited in tokens
-            completion = await generate_checked(self._engine.generate(request), self._engine)
+            completion = await self._engine.generate(request)
         parse = self._codec.parse_calls if self._prompt.several_calls else self._codec.parse
         self._turn += 1
         self._history = token_ids + completion.token_ids
@@ -164,7 +159,7 @@ class ChatConversation:
             several_calls=self._prompt.several_calls,
             takes_text=self._takes_text,
         )
-        turn = await generate_checked(self._engine.respond(request), self._engine)
+        turn = await self._engine.respond(request)
         if turn.stop == "full":
             return Reply(turn=turn, full=True)
         self._turn += 1
@@ -195,21 +190,6 @@ def _refuse_images(contents: Sequence[Message | Observation]) -> None:
             "The environment shows images, but token engines support text only.",
             remedy="--engine openai, with the URL of a model that supports images",
         )
-
-
-async def generate_checked(pending: Awaitable[Result], engine: Engine) -> Result:
-    """Await a call to the engine. An exception that the contract does not allow is a fault of this episode alone.
-
-    Raises:
-        FinqaError: The engine raised it.
-        EngineError: The engine raised an exception that is not a `FinqaError`.
-    """
-    try:
-        return await pending
-    except FinqaError:
-        raise
-    except Exception as error:
-        raise EngineError(f"{type(engine).__name__} raised {describe_failure(error, type(engine))}") from error
 
 
 Conversation = TokenConversation | ChatConversation

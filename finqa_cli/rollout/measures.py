@@ -26,7 +26,7 @@ def measured(environment: Environment, trajectories: Sequence[Trajectory]) -> di
         found = dict(environment.measure(trajectories))
         json.dumps(found, allow_nan=False)
     except (PluginError, TypeError, ValueError) as error:
-        name, reason = f"{type(environment).__name__}.measure", getattr(error, "message", describe(error))
+        name, reason = f"{environment.__class__.__name__}.measure", getattr(error, "message", describe(error))
         # Log: `Environment.measure` failed; the episodes stay valid.
         log.warning(f"The environment's measures are ignored: {name} does not return numbers for JSON: {reason}")
         return {}

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
-from typing import Any, Literal, TypeVar, cast
+from typing import Literal, TypeVar, cast
 
 import structlog
 
 from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import Environment, Sandbox, Session, TextSession
-from finqa_cli.errors import CodeFault, EnvironmentFault, EpisodeError, FinqaError, JudgeFault, SandboxError
-from finqa_cli.extend.plugin_calls import definition, describe_failure, describe_value, find_flaw
+from finqa_cli.errors import CodeFault, EnvironmentFault, EpisodeError, JudgeFault, SandboxError
 from finqa_cli.rollout.pool import Pool, Waiting
 from finqa_cli.types import AssistantTurn, Observation, Prompt, Rewards, Task, ToolCall
 
@@ -236,7 +234,7 @@ class RecoveringSession:
 
     async def grade(self) -> Rewards:
         """Return the rewards. Raises the errors of `answer`."""
-        return cast(Rewards, await self._persist(lambda session: call_checked(session.grade, wanted=Rewards)))
+        return await self._persist(lambda session: session.grade())
 
     async def _persist(self, call: Callable[[AnySession], Awaitable[Result]]) -> Result:
         while True:
@@ -278,12 +276,10 @@ class RecoveringSession:
         self._lease = await HeldLease.take(self._pool, self._waiting)
         sandbox = self._lease.sandbox
         async with self._lease.reachable():
-            opening = self._environment.open
-            found = await call_checked(opening, self._task, seed=self._seed, sandbox=sandbox, wanted=AnySession)
-            self._session = cast(AnySession, found)
+            self._session = await self._environment.open(self._task, seed=self._seed, sandbox=sandbox)
         self._takes_calls = isinstance(self._session, Session)
         self.takes_text = isinstance(self._session, TextSession) or self._session.takes_text
-        prompt = await call_checked(self._session.prompt, wanted=Prompt)
+        prompt = self._session.prompt()
         if self._prompt is not None and prompt != self._prompt:
             raise ReplayDiffersError(f"Task {self._task.id!r} opened differently in a fresh session.")
         self._prompt = prompt
@@ -312,45 +308,13 @@ async def _close(session: AnySession) -> None:
         await session.close()
     except Exception as error:  # by contract it never raises; the episode is valid in any case
         # Log: An environment raised an exception at the end of a session; the episode stays valid.
-        log.warning("a session could not be closed", reason=describe_failure(error, session.close))
+        log.warning("a session could not be closed", reason=str(error))
 
 
 async def _say(session: AnySession, said: ToolCall | str, turn: AssistantTurn | None) -> Observation:
     if turn is not None:
-        await call_checked(session.begin_turn, turn, wanted=type(None))
-    answer = session.reply if isinstance(said, str) else cast(Session, session).step
-    return cast(Observation, await call_checked(answer, said, wanted=Observation))
-
-
-async def call_checked(method: Callable[..., Any], *arguments: Any, wanted: Any, **named: Any) -> Any:
-    """Call a method of an environment or session, await its result if necessary, and check the result.
-
-    Args:
-        method: The method.
-        arguments: Its positional arguments.
-        wanted: Class, or union of classes, of the result.
-        named: Its keyword arguments.
-
-    Raises:
-        FinqaError: The method raised it.
-        EnvironmentFault: The method raised another exception, or returned a value that its contract does not allow.
-    """
-    name = method.__qualname__
-    try:
-        result = method(*arguments, **named)
-        if inspect.isawaitable(result):
-            result = await result
-    except FinqaError:
-        raise
-    except Exception as error:
-        # Log: With the traceback of an exception in the environment's code.
-        log.debug("the environment failed", method=name, exc_info=True)
-        raise EnvironmentFault(f"{name}() raised {describe_failure(error, method)}") from error
-    if not isinstance(result, wanted):
-        raise EnvironmentFault(f"{name}(): {describe_value(result, wanted, method)}")
-    if flaw := find_flaw(result):
-        raise EnvironmentFault(f"{name}() returned {flaw} ({definition(method)})")
-    return result
+        await session.begin_turn(turn)
+    return await (session.reply(said) if isinstance(said, str) else cast(Session, session).step(said))
 
 
 def _digest(observation: Observation) -> bytes:

@@ -145,4 +145,4 @@ class Tracking:
                 call(tracker)
             except Exception as error:  # trackers are only copies, so their failures must not stop the run
                 self._trackers.remove(tracker)
-                self._reporter.line(f"Tracker {type(tracker).__name__} failed and is not used: {error}")
+                self._reporter.line(f"Tracker {tracker.__class__.__name__} failed and is not used: {error}")

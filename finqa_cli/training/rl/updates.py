@@ -53,8 +53,8 @@ def training_loss(optimizer: Optimizer, train: TrainSettings) -> Loss:
         field = ".".join(map(str, first["loc"]))
         reason = first["msg"].removeprefix("Value error, ")
         raise ConfigError(
-            f"Optimizer {type(optimizer).__name__} creates an invalid {error.title}: {f'{field}: ' if field else ''}"
-            f"{reason}."
+            f"Optimizer {optimizer.__class__.__name__} creates an invalid {error.title}: "
+            f"{f'{field}: ' if field else ''}{reason}."
         ) from error
     return correct_off_policy(
         loss,
@@ -185,12 +185,12 @@ class Updates:
         self._needs_reference = self._penalty is not None or self._loss.needs_reference
         if self._needs_reference and not learner.keeps_reference:
             raise ConfigError(
-                f"Learner {type(learner).__name__} keeps no reference policy, which the optimizer's KL needs.",
+                f"Learner {learner.__class__.__name__} keeps no reference policy, which the optimizer's KL needs.",
                 remedy="--set optimizer.options.kl=off",
             )
         if (self._estimation is not None or self._loss.needs_values) and not learner.has_value_function:
             raise ConfigError(
-                f"Learner {type(learner).__name__} has no value function, which the optimizer's advantages need.",
+                f"Learner {learner.__class__.__name__} has no value function, which the optimizer's advantages need.",
                 remedy="--optimizer grpo",
             )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import reduce
 from importlib.metadata import EntryPoint
@@ -12,14 +13,15 @@ from textwrap import indent
 
 import pytest
 
-from finqa_cli.contracts import EnvironmentContext, RewardRequest
-from finqa_cli.errors import ConfigError, EnvironmentFault, FinqaError
+from finqa_cli.contracts import Environment, EnvironmentContext, RewardRequest, Sandbox, Session
+from finqa_cli.errors import ConfigError, EnvironmentFault, FinqaError, PluginError
 from finqa_cli.extend import Registry
+from finqa_cli.extend.plugin_calls import guarded
 from finqa_cli.rollout.attempts import Attempt, Player, Seat
 from finqa_cli.rollout.episode import Limits
 from finqa_cli.rollout.measures import measured
 from finqa_cli.rollout.pool import Pool
-from finqa_cli.types import Group, Sampling, Status, Trajectory
+from finqa_cli.types import DataInfo, Group, Rewards, Sampling, Status, Task, Trajectory
 
 SOUND = """
 from finqa_cli.contracts import *
@@ -104,6 +106,8 @@ STEPS = [
     method("step(self, call)", RAISES),
     method("step(self)", "return Observation(text='7')"),
     method("step(self, call)", "raise SystemError  # the mistake"),
+    method("begin_turn(self, turn)", RAISES),
+    method("begin_turn(self)", "..."),
 ]
 GRADES = [
     *returning("grade(self)", "None", "1.0", "Rewards(total=None)", "Rewards(total=float('nan'))"),
@@ -265,3 +269,47 @@ async def test_a_session_whose_method_is_none_is_a_fault(registry_of: Make) -> N
     (task,) = environment.tasks("train")
     with pytest.raises(EnvironmentFault, match=rf"its step is a int.*{file.name}:"):
         await environment.open(task, seed=0, sandbox=None)
+
+
+async def test_a_slow_method_that_stops_all_episodes_is_named_once(
+    registry_of: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("finqa_cli.extend.plugin_calls.SLOWEST_CALL_S", 0.01)
+    body = method("score(self, request)", "import time; time.sleep(0.02); return Rewards(total=1.0)", plain=True)
+    registry, file = registry_of("Judge", body)
+    reward = registry.create("reward", "acme-reward", {})
+    task = Task(id="bolts", prompt="How many?", split="train", cluster="bolts")
+    request = RewardRequest(task=task, solution="7", truth="7")
+    assert await asyncio.to_thread(reward.score, request) == Rewards(total=1.0), "a thread stops no episode"
+    assert "score()" not in capsys.readouterr().out
+    assert [reward.score(request).total for _ in range(3)] == [1.0] * 3
+    shown = capsys.readouterr().out
+    assert shown.count("score() takes") == 1 and f"{file}:" in shown
+
+
+class Bolts(Environment):
+    """An environment that no plugin made, with a bug."""
+
+    most = 3
+
+    def data(self) -> DataInfo:
+        raise KeyError("bolts")
+
+    def splits(self) -> Sequence[str]:
+        return ("train",)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return ()
+
+    async def open(self, task: Task, *, seed: int, sandbox: Sandbox | None) -> Session:
+        raise EnvironmentFault("The server is away.")
+
+
+async def test_a_guard_is_the_component_to_everyone_else() -> None:
+    guard = guarded(Bolts(), "environment")
+    assert isinstance(guard, Environment) and guard.most == 3 and guarded(guard, "environment") is guard
+    assert guard.splits() == ("train",) and not hasattr(guard, "least")
+    with pytest.raises(EnvironmentFault, match="The server is away"):
+        await guard.open(Task(id="b", prompt="", split="train", cluster="b"), seed=0, sandbox=None)
+    with pytest.raises(PluginError, match=rf"Bolts.data\(\) raised KeyError: 'bolts' \({__file__}:\d+\)\.$"):
+        guard.data()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import io
@@ -294,6 +295,16 @@ class Registry:
         """
         found: Callable[..., Any] = self._imported(component, target)
         return found
+
+    def load(self, kind: str, name: str) -> None:
+        """Import the class of a component in any thread, which may take seconds; `create` raises what fails here.
+
+        Raises:
+            ConfigError: The name is wrong.
+        """
+        component = self.find(kind, name)
+        with contextlib.suppress(Exception):
+            self._imported(component, component.target)
 
     def _imported(self, component: Component, target: str) -> Any:
         module, _, attribute = target.partition(":")

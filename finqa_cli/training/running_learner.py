@@ -18,6 +18,7 @@ from finqa_cli.errors import (
     LearnerProcessError,
     StorageError,
 )
+from finqa_cli.extend import registry
 from finqa_cli.local_models import cached_model
 from finqa_cli.placement.known_models import read_architecture
 from finqa_cli.placement.memory_formulas import FP32, trained
@@ -189,6 +190,7 @@ async def run_learner(context: RunContext, model: str) -> AsyncIterator[Learner]
             run.
     """
     settings, folder = context.settings, context.folder
+    await asyncio.to_thread(registry().load, "learner", settings.learner.name)  # not in the loop, which handles signals
     learner, processes = make_learner(settings, model, logs=folder.path / "logs"), settings.train.learner_processes
     if processes > 1 and not learner.starts_processes:
         raise ConfigError(

@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import structlog
 
 from finqa_cli.contracts import ChatCodec, ChatEngine, Environment, TokenEngine
+from finqa_cli.extend import registry
 from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.breaker import EngineBreaker
 from finqa_cli.rollout.episode import Limits
@@ -38,6 +39,8 @@ from finqa_cli.wiring.rollout_workers import check_workers, make_workers
 from finqa_cli.wiring.sandbox_owners import owner_labels
 
 log = structlog.get_logger(__name__)
+
+Made = TypeVar("Made")
 
 _stages = itertools.count()
 """Stages of this process: an imitation has one for each evaluation."""
@@ -202,6 +205,7 @@ async def _started(
             if not settings.cluster.rollout_workers:  # first: a missing key is reported before the engine is made
                 pool = await make_pool(settings, environment, owner_labels(run_id), size, reporter, on_event)
             start = f"{_times_resumed(run_dir)}.{next(_stages)}"
+            await _in_thread(registry().load, "engine", settings.engine.name, check_stop=check_stop)
             engine = make_engine(
                 settings, policy, environment, trains=trains, log_dir=log_dir, start=start, on_event=on_event
             )
@@ -213,7 +217,9 @@ async def _started(
             await asyncio.to_thread(engine.check)
             if engine.loads_model:
                 await _side_by_side(asyncio.to_thread(bring_model, policy.model, reporter), check_stop=check_stop)
-            codec = make_codec(settings, policy.model) if isinstance(engine, TokenEngine) else None
+            codec = None
+            if isinstance(engine, TokenEngine):
+                codec = await _in_thread(make_codec, settings, policy.model, check_stop=check_stop)
             if settings.cluster.rollout_workers:
                 if isinstance(engine, TokenEngine):
                     engine = LendingEngine(engine, settings.cluster.rollout_workers)
@@ -305,6 +311,13 @@ async def _bring_up(
         on_event("engine_nodes", {"nodes": list(engine.nodes)})
     if isinstance(engine, TokenEngine) and (policy.number or policy.adapter):
         await engine.load(policy)
+
+
+async def _in_thread(call: Callable[..., Made], *arguments: Any, check_stop: Callable[[], None]) -> Made:
+    """Call a function that imports large packages in a thread, so that a signal stops the command meanwhile."""
+    made: list[Made] = []
+    await _side_by_side(asyncio.to_thread(lambda: made.append(call(*arguments))), check_stop=check_stop)
+    return made[0]
 
 
 async def _side_by_side(*works: Coroutine[Any, Any, None], check_stop: Callable[[], None]) -> None:

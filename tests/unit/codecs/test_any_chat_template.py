@@ -195,11 +195,11 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("source", "reason"), HOSTILE.items())
 def test_a_hostile_template_is_refused_once(source: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template, "LONGEST_S", 0.3)
+    monkeypatch.setattr(chat_template, "LONGEST_S", 0.3 if "longer" in reason else 20.0)
     monkeypatch.setattr(chat_template, "MOST_MB", 50.0)
     began = time.monotonic()
     with pytest.raises(ConfigError, match=reason):
         ChatTemplate(tokenizer_with(source), "m", {}, "01 Jan 2026").render([{"role": "user", "content": "1"}], None)
     with pytest.raises(ConfigError, match=r"[Tt]he chat template"):
         TemplateCodec(None, codec_context("m"), tokenizer_with(source))
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60

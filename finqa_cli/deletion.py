@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,6 +122,25 @@ def discard(path: Path) -> None:
         return
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str, *, within: Path | None = None) -> Iterator[Path]:
+    """Yield a new folder that is deleted at the end of the block, also if a signal interrupts the deletion.
+
+    Args:
+        prefix: Beginning of its name.
+        within: Folder to make it in; None: that of temporary files.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=within))
+    try:
+        yield folder
+    finally:
+        try:
+            discard(folder)
+        except BaseException:  # that of a signal, of which there is one; the deletion is repeated
+            discard(folder)
+            raise
 
 
 def remove(path: Path) -> None:

@@ -14,6 +14,7 @@ import itertools
 import os
 import random
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -117,6 +118,7 @@ class Stop:
 
     Attributes:
         seconds: From the signal to the end of the command.
+        computed: CPU seconds of it, which do not depend on what else the machine does.
         landed: The command still ran when the signal came.
         left: Processes and files that it left behind, in words.
         complaint: Why this is no proper end; empty if it is one.
@@ -125,6 +127,7 @@ class Stop:
     command: str
     moment: float
     seconds: float
+    computed: float
     landed: bool
     left: tuple[str, ...]
     complaint: str
@@ -169,11 +172,12 @@ class Stops:
 
     def stop(self, command: Command, moment: float) -> Stop:
         """Send SIGTERM `moment` seconds after the start."""
-        before = self._scraps()
+        before, waited = self._scraps(), _computed_by_children()
         with self._started(command) as (process, case):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(moment)
             landed, sent = process.poll() is None, time.monotonic()
+            used = _computed(process.pid) if landed else 0.0
             family = set(_marked(case)) if landed else set()
             process.terminate()
             complaint = ""
@@ -182,6 +186,7 @@ class Stops:
             except subprocess.TimeoutExpired:
                 status, complaint = -signal.SIGKILL, "it does not end"
             seconds = time.monotonic() - sent
+            computed = max(0.0, _computed_by_children() - waited - used) if landed else 0.0
             end = time.monotonic() + PATIENCE_S
             while (processes := _marked(case)) and time.monotonic() < end:
                 time.sleep(0.02)
@@ -195,7 +200,13 @@ class Stops:
             left += sorted(self._scraps() - before)
         said = f"{complaint}: {output[-300:]}" if complaint else ""
         return Stop(
-            command=command.name, moment=moment, seconds=seconds, landed=landed, left=tuple(left), complaint=said
+            command=command.name,
+            moment=moment,
+            seconds=seconds,
+            computed=computed,
+            landed=landed,
+            left=tuple(left),
+            complaint=said,
         )
 
     @contextlib.contextmanager
@@ -245,6 +256,19 @@ def _marked(case: Path) -> list[int]:
     return found
 
 
+def _computed(pid: int) -> float:
+    """CPU seconds of a process and of its children that ended."""
+    with contextlib.suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
+def _computed_by_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def _name(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:120]
@@ -273,8 +297,8 @@ def draw_stops(folder: Path, *, seed: int, count: int, commands: Sequence[Comman
         landed += stop.landed
         if stop.landed:
             print(
-                f"{landed:4d} {stop.command} at {stop.moment:.2f} of {lasts[command.name]:.1f} s: {stop.seconds:.2f} s "
-                f"{stop.complaint} {' '.join(stop.left)}",
+                f"{landed:4d} {stop.command} at {stop.moment:.2f} of {lasts[command.name]:.1f} s: "
+                f"{stop.seconds:.2f} s, computed {stop.computed:.2f} s {stop.complaint} {' '.join(stop.left)}",
                 file=sys.stderr,
                 flush=True,
             )
@@ -297,6 +321,7 @@ def figures(stops: Collection[Stop]) -> list[Figure]:
     return [
         note("signals", len(stops), f"to {len({stop.command for stop in stops})} commands"),
         at_most("slowest end, s", slowest.seconds, SOON_S, f"{slowest.command} at {slowest.moment:.2f} s", timed=True),
+        note("most CPU time of an end, s", max(stop.computed for stop in stops)),
         note("of them with PyTorch", len(of_models), f"slowest {max(of_models, default=0):.2f} s"),
         exactly("processes and temporary files left", len(left), 0, "; ".join(left[:3])),
         exactly("tracebacks and undocumented exit statuses", len(complaints), 0, "; ".join(complaints[:2])),

@@ -7,13 +7,13 @@ import importlib.util
 import inspect
 import io
 import re
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
+from finqa_cli.deletion import temporary_folder
 from finqa_cli.errors import MissingDependencyError
 from finqa_cli.extend.plugin_calls import definition
 from finqa_cli.extend.registry import registry
@@ -104,10 +104,10 @@ def run_suite(kind: str, fixtures: Mapping[str, Callable[[Path], object]]) -> li
     provided = type(
         "Fixtures", (), {name: pytest.fixture(name=name)(_fixture(make)) for name, make in fixtures.items()}
     )
-    with tempfile.TemporaryDirectory(prefix="finqa-check-") as folder, contextlib.redirect_stdout(io.StringIO()):
+    with temporary_folder("finqa-check-") as folder, contextlib.redirect_stdout(io.StringIO()):
         settings = Path(folder, "pytest.ini")
         settings.write_text("[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n")
-        arguments = ["-c", str(settings), "--rootdir", folder, "--basetemp", str(Path(folder, "tests"))]
+        arguments = ["-c", str(settings), "--rootdir", str(folder), "--basetemp", str(Path(folder, "tests"))]
         arguments += ["-p", "no:cacheprovider", "-p", "no:terminal", "-W", "ignore", "--noconftest", "--pyargs"]
         pytest.main([*arguments, suite], plugins=[observer, provided()])
     return observer.promises()

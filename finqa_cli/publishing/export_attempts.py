@@ -8,7 +8,6 @@ and every reply of a tool names its call. For `inspect`, see `inspect_log`.
 from __future__ import annotations
 
 import json
-import tempfile
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from finqa_cli.algorithms.pairing import Rule
+from finqa_cli.deletion import temporary_folder
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.publishing.inspect_log import inspect_log
 from finqa_cli.runs.durable_files import new_folder, read_document, sha256_of, storage
@@ -175,7 +175,7 @@ def _pairs(source: Path, selection: Selection) -> _Found:
         found = list(read_pairs(pairs_file(source)))
         splits = [str(record["task"].get("split", "")) for record in read_jsonl(pairs_file(source))]
     else:
-        with tempfile.TemporaryDirectory(prefix="finqa-pairs-") as scratch:
+        with temporary_folder("finqa-pairs-") as scratch:
             made = Path(scratch) / "pairs"
             build_pairs([source], PairRules(rule=selection.rule, held_out_share=0.0), made, NullReporter())
             found = list(read_pairs(made / PAIRS))

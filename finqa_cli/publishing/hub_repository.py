@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from finqa_cli import __version__
 from finqa_cli.backoff import retry_after_s
 from finqa_cli.data.fetch.known_sources import checked_endpoint
 from finqa_cli.data.fetch.retries import Patience, Transient
+from finqa_cli.deletion import temporary_folder
 from finqa_cli.errors import (
     AuthenticationError,
     ConfigError,
@@ -338,7 +338,7 @@ def _push(plan: Plan, hub: Hub, *, private: bool) -> Pushed:
     card = plan.card
     if not card.licence and is_hub_id(card.base_model) and (licence := hub.licence_of(card.base_model)):
         card = replace(card, licence=licence)
-    with tempfile.TemporaryDirectory(prefix="finqa-push-") as scratch:
+    with temporary_folder("finqa-push-") as scratch:
         folder = Path(scratch) / "export"
         export_weights(plan.source, plan.wish, folder, card.text())
         message = f"{plan.source.title} ({plan.wish.form}), by finqa"

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 import struct
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from finqa_cli.deletion import temporary_folder
 from finqa_cli.documents import parse_json
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import registry
@@ -69,7 +69,7 @@ def servable(
     if not reason or registry().find("engine", settings.engine.name).remote:
         yield policy
         return
-    with tempfile.TemporaryDirectory(prefix="merged-", dir=run_dir) as folder:
+    with temporary_folder("merged-", within=run_dir) as folder:
         reporter.line(f"Merging {policy.adapter} into {policy.model}, because engines do not serve its {reason}.")
         merged: PolicyVersion | None = registry().first(
             "merge_policy", PolicyVersion, policy=policy, folder=Path(folder) / "model"

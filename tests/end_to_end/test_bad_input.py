@@ -67,3 +67,14 @@ def test_a_full_disk_ends_an_evaluation_with_its_finished_episodes_intact(tmp_pa
     lines = Path("run/trajectories.jsonl").read_text().splitlines()
     assert lines and all(json.loads(line)["reward"] == 1.0 for line in lines)
     assert json.loads(Path("run/run.json").read_text())["status"] == "failed"
+
+
+def test_a_home_that_takes_no_files_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    monkeypatch.setenv("FINQA_HOME", str(home))
+    assert main(["snapshot", "build"]) == 0
+    (home / "local").write_text("in the way of the folder of server processes")
+    command = [sys.executable, "-m", "finqa_cli", "play", "--engine=scripted"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 74
+    assert f"Cannot write {home / 'local'}" in done.stderr and "fix: export FINQA_HOME=DIR" in done.stderr

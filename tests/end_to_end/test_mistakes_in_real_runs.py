@@ -278,3 +278,36 @@ def test_a_mistake_is_named_and_costs_what_it_must(
     said = " ".join(said.split())
     place = plugin.place if not mistake.unplaced else str(plugin.file)
     assert "acme" in said.replace(plugin.module, "") and place in said and mistake.said in said, said
+
+
+COMPONENT = {"Stock": "environment", "Inventory": "environment", "Answers": "engine", "Judge": "reward"}
+TRAIN = (
+    *("train", "--dry-run", "--environment=acme-environment", "--engine=acme-engine", "--reward=acme-reward"),
+    *("--iterations=1", "--group-size=1", "--target-groups-per-iter=1", "--limit=1", "--run-dir=dry"),
+)
+UNREACHED = ("splits", "demonstrate_task", "usage", "close", "measure", "check_ready", "inputs")
+"""Methods that a dry run or the check need not call, or whose failure costs nothing."""
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_train_and_check_name_it(
+    mistake: Mistake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    parts = {"base": mistake.base, "body": mistake.body, "module": mistake.module}
+    plugin = MistakenPlugin(tmp_path, monkeypatch, **parts, bad="t")
+    check = ("plugins", "check", f"acme-{COMPONENT.get(mistake.base, 'reward')}")
+    is_reached = mistake.base and not any(f"def {name}(" in mistake.body for name in UNREACHED)
+    try:
+        for command in (TRAIN, check, PLUGINS):
+            status = main(list(command))
+            told = capsys.readouterr()
+            said = " ".join((told.out + told.err).split())
+            assert "bug in finqa" not in said and "Traceback" not in said, said
+            if command == PLUGINS:
+                assert status == 0, said
+            elif is_reached or status == 78:  # 78: the plugin is broken, so it has no such component
+                assert f"{plugin.file}:" in said or (mistake.unplaced and str(plugin.file) in said), (command, said)
+                assert "acme" in said.replace(plugin.module, "")
+    finally:
+        registry.cache_clear()

@@ -87,6 +87,12 @@ def test_a_schedule_over_planned_steps_is_resumed_exactly_and_the_manifest_names
     assert rates("b") == rates("a") and manifest("b")["outputs"][adapter] == found["outputs"][adapter]
     assert {**manifest("b"), "created": "", "outputs": ""} == {**found, "created": "", "outputs": ""}
 
+    shutil.copytree("a", "d")
+    shutil.rmtree(Path("d/checkpoints"))
+    document(["train", "--resume=d"], capsys)  # without a checkpoint it begins again
+    assert rates("d") == rates("a") and manifest("d")["outputs"][adapter] == found["outputs"][adapter]
+    assert sorted(asked("d")) == sorted(asked("a"))
+
     status, told = failure(["train", "--resume=b", "--iterations=4"], capsys)
     assert status == 78 and "planned for 2 iterations" in told
     twice = ["--set=learner.options.warmup_steps=3", "--run-dir=c"]

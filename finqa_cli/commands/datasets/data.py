@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import shlex
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -51,6 +50,7 @@ from finqa_cli.data.question_files.question_rows import finqa_files
 from finqa_cli.data.question_files.row_profile import finding
 from finqa_cli.data.question_files.show_question import Shown, find_table, show_in_path, show_in_snapshot
 from finqa_cli.data.snapshots.compile import storage, table_info
+from finqa_cli.deletion import temporary_folder
 from finqa_cli.errors import DataError, UsageError, printable
 from finqa_cli.extend import registry
 from finqa_cli.runs.reporter import Reporter
@@ -252,7 +252,7 @@ def check(
     else:
         _refuse_idle_flags(line, path)
     embedded = path == Path(EMBEDDED) and not path.exists()
-    with tempfile.TemporaryDirectory(prefix="finqa-check-") as temporary:
+    with temporary_folder("finqa-check-") as temporary:
         data = embedded_layout((out or Path(temporary)) / "data") if embedded else path
         if environment is None:
             report = check_path(data, most=QUICK_ROWS if quick_test else None)
@@ -315,10 +315,10 @@ def _check_for(settings: Settings, path: Path, against: Path | None) -> CheckRep
     name = settings.environment.name
     trained: Sequence[Task] = ()
     if against is not None:
-        with tempfile.TemporaryDirectory(prefix="finqa-check-") as home:
+        with temporary_folder("finqa-check-") as home:
             trained = try_environment(settings, against, Path(home)).tasks(settings.data.train_split)
     try:
-        with tempfile.TemporaryDirectory(prefix="finqa-check-") as home:
+        with temporary_folder("finqa-check-") as home:
             environment = try_environment(settings, path, Path(home))
             tasks = {split: environment.tasks(split) for split in environment.splits()}
             for task in itertools.chain.from_iterable(tasks.values()):

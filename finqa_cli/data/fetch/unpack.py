@@ -89,12 +89,19 @@ class _Entry:
 
 
 def _tar_entries(archive: Path) -> Iterator[_Entry]:
-    with tarfile.open(archive, mode="r|*") as members:
+    with _opened_tar(archive) as members:
         for member in members:
             if not (member.isfile() or member.isdir()):
                 raise _no_file(archive, member.name)
             tarfile.data_filter(member, str(archive.parent))
             yield _Entry(name=member.name.removeprefix("./"), size=member.size, stream=members.extractfile(member))
+
+
+def _opened_tar(archive: Path) -> tarfile.TarFile:
+    try:
+        return tarfile.open(archive, mode="r|*")
+    except TypeError as error:  # of Python's reader, for a gzip header that is cut
+        raise tarfile.ReadError("its header is cut") from error
 
 
 def _zip_entries(archive: Path) -> Iterator[_Entry]:

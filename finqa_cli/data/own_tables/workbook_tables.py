@@ -90,7 +90,7 @@ def _check_size(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, OSError) as error:  # the second: of a later version of zip
         reason = f"is not an Excel workbook (.xlsx), is damaged, or is protected by a password: {error}"
         raise ProblemError(Problem(file=str(path), reason=reason)) from error
     if size > _MAX_UNPACKED:

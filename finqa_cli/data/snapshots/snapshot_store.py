@@ -23,7 +23,7 @@ from finqa_cli.data.snapshots.compile import (
     manifest_digest,
     write_durably,
 )
-from finqa_cli.deletion import delete, discard, try_delete
+from finqa_cli.deletion import delete, discard, temporary_folder, try_delete
 from finqa_cli.documents import parse_json
 from finqa_cli.errors import DataError, StorageError, UsageError
 from finqa_cli.types import EMBEDDED_SNAPSHOT, Snapshot, rebuild_command
@@ -145,7 +145,7 @@ class LocalSnapshots:
                 f"{reason}: without --data only the embedded data set is built, under its own name.",
                 remedy=f"{command} --data DIR, or {command} --data embedded",
             )
-        with tempfile.TemporaryDirectory(prefix="finqa-data-") as folder:
+        with temporary_folder("finqa-data-") as folder:
             return self.build(name, embedded_layout(Path(folder)))
 
     def holds_other_data(self) -> bool:
@@ -240,7 +240,7 @@ def _verified(name: str, path: Path) -> Snapshot:
 @functools.cache
 def _embedded_digest() -> str:
     """Returns the digest of the compiled embedded data set."""
-    with tempfile.TemporaryDirectory(prefix="finqa-data-") as folder:
+    with temporary_folder("finqa-data-") as folder:
         compiled = Path(folder) / "compiled"
         compiled.mkdir()
         return compile_snapshot(read_layout(embedded_layout(Path(folder) / "layout")), compiled)

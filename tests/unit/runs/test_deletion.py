@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from finqa_cli.deletion import delete, discard, lock_folder, real_place, unlock_folder
+from finqa_cli import deletion
+from finqa_cli.deletion import delete, discard, lock_folder, real_place, temporary_folder, unlock_folder
 from finqa_cli.errors import ConfigError, DataError, StorageError
 
 NAMES = ("a", "b", "c", "live", "out")
@@ -121,3 +122,22 @@ def test_a_discarded_link_is_not_followed(tmp_path: Path) -> None:
     discard(tmp_path / "link")
     discard(tmp_path / "absent")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "kept"]
+
+
+def test_a_temporary_folder_goes_although_a_signal_interrupts_its_deletion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signals = iter([SystemExit(143)])
+
+    def interrupted(path: Path) -> None:
+        for signal in signals:
+            raise signal
+        discard(path)
+
+    monkeypatch.setattr(deletion, "discard", interrupted)
+    with pytest.raises(SystemExit), temporary_folder("made-", within=tmp_path) as folder:
+        (folder / "file").touch()
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(KeyError), temporary_folder("made-", within=tmp_path):
+        raise KeyError
+    assert not list(tmp_path.iterdir())

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from finqa_cli.errors import ConfigError, FinqaError, SandboxError
+from finqa_cli.errors import ConfigError, FinqaError, SandboxError, StorageError
 from finqa_cli.processes import start_time
 from finqa_cli.types import ServerSpec
 from finqa_plugins.sandboxes._serving.server_health import (
@@ -124,7 +124,14 @@ class ServerProcess:
 def _spawn(spec: ServerSpec, log_path: Path, listener: socket.socket, port: int) -> subprocess.Popen[bytes]:
     try:
         log_path.parent.mkdir(parents=True, exist_ok=True)
-        with log_path.open("wb") as log:
+        output = log_path.open("wb")
+    except OSError as error:
+        raise StorageError(
+            f"Cannot write {log_path}: {error.strerror or error}.",
+            remedy="export FINQA_HOME=DIR, with a folder that can be written",
+        ) from error
+    try:
+        with output as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "finqa_plugins.sandboxes.local.reaper", *_program(spec, port)],
                 stdin=subprocess.DEVNULL,

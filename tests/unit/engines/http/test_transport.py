@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import datetime
 import ipaddress
 import json
@@ -153,6 +154,26 @@ async def test_a_cancelled_request_closes_its_connection() -> None:
         for request in requests:
             request.cancel()
         await settled(lambda: not server.open)
+
+
+async def test_a_reply_that_drips_is_given_up_at_its_time_limit() -> None:
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with connected(f"http://127.0.0.1:{port}/v1") as transport:
+            began = asyncio.get_running_loop().time()
+            with pytest.raises(PassingError, match=r"no complete reply within 0\.3 s"):
+                await transport.send("POST", "/x", b"{}", timeout_s=0.3)
+            assert asyncio.get_running_loop().time() - began < 5
+        server.close()
 
 
 async def test_a_connection_that_the_server_closed_meanwhile_costs_no_request() -> None:

@@ -3,7 +3,7 @@
     python -m benchmarks.reliability [--only NAME] [--seeds N] [--seed N] [--at-once N] [--quick] [--out FILE.json]
 
 `chaos` trains the embedded policy while faults that a seed draws happen to it, resumes it as often as it ends, and
-compares it with an undisturbed run. R1 to R27 are promises with a test or benchmark each, most of which are run in
+compares it with an undisturbed run. R1 to R30 are promises with a test or benchmark each, most of which are run in
 processes of their own. Prints a Markdown table, one row a promise; the exit status is 1 when a figure misses its bar.
 `--only chaos --seed 17 --seeds 1` repeats the faults of one seed. `--quick` is for tests: few seeds and small numbers,
 times are not judged.

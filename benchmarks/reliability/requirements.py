@@ -281,4 +281,32 @@ REQUIREMENTS = (
         measure=together(random_stops.measure, tests("commands/test_stubborn_processes.py")),
         reason="`python -m benchmarks.reliability.random_stops --model MODEL` stops commands with a real model",
     ),
+    Requirement(
+        name="R28",
+        injection="100,000 damaged inputs of every reader of foreign input, 100,000 texts of JSON, TOML and YAML",
+        bar="read or refused with an error of the list, within 5 s and 200 MB each",
+        measure=tests("unit/test_fuzzed_readers.py", "unit/test_bounded_documents.py"),
+    ),
+    Requirement(
+        name="R29",
+        injection="mistakes of plugin authors in eval, train, plugins check, plugins and the commands that meet them",
+        bar="each that is met names plugin, file and line; none is called a bug in finqa or ends other work",
+        measure=tests("end_to_end/test_mistakes_in_real_runs.py"),
+    ),
+    Requirement(
+        name="R30",
+        injection="links in run folders, bombs, escape codes, hostile templates and servers, substituted packages",
+        bar="nothing outside is deleted, everything is bounded, printable and blamed on its cause",
+        measure=tests(
+            "unit/runs/test_deletion.py",
+            "unit/data/test_expanding_files.py",
+            "unit/test_texts_from_outside.py",
+            "unit/codecs/test_any_chat_template.py",
+            "unit/environments/openenv/test_hostile_openenv_server.py",
+            "unit/engines/http/test_bodies.py",
+            "unit/engines/http/test_transport.py",
+            "unit/data/fetch",
+            "commands/test_setup_command.py",
+        ),
+    ),
 )

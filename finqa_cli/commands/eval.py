@@ -163,7 +163,7 @@ class _Given(NamedTuple):
 
     questions: Mapping[str, Any]
     base_url: str | None
-    count: int | None
+    limit: int | None
     cache: bool
 
 
@@ -188,7 +188,7 @@ def _questions_of(line: CommandLine, source: Path | None, *, failed: bool, fault
 
 
 def _settings_of(line: CommandLine, policy: str, given: _Given) -> Settings:
-    typed = {**given.questions, **line.flags, **_aliases(line, policy, given.base_url, given.count)}
+    typed = {**given.questions, **line.flags, **_aliases(line, policy, given.base_url, given.limit)}
     extra = {**typed, **target_settings(typed, policy), **line.quick(QUICK_EVAL)}
     settings = line.load(extra, purpose="play").settings
     return with_recorded_replies(settings) if given.cache else settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -406,11 +406,12 @@ def select_tasks(tasks: Sequence[Task], wanted: EvalSettings) -> Sequence[Task]:
     if wanted.range is not None:
         first, last = map(int, wanted.range.split("-"))
         found = found[first - 1 : last]
-    for flag, names, value in (
+    filters: tuple[tuple[str, Collection[str], Callable[[Task], str]], ...] = (
         ("--ids", wanted.ids, lambda task: task.id),
         ("--kind", wanted.kinds, lambda task: task.kind),
         ("--company", wanted.companies, lambda task: task.cluster),
-    ):
+    )
+    for flag, names, value in filters:
         known = {value(task) for task in tasks}
         if unknown := [name for name in names if name not in known]:
             shown = ", ".join(sorted(known)[:_MOST_NAMES])

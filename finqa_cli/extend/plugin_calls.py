@@ -116,8 +116,8 @@ class Guard:
         self._owner = owner
         self._checked: dict[str, Any] = {}
 
-    @property
-    def __class__(self) -> type:  # type: ignore  # so `isinstance` sees the component
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # so `isinstance` sees the component
         return type(self._built)
 
     def __repr__(self) -> str:
@@ -126,9 +126,10 @@ class Guard:
     def __getattr__(self, name: str) -> Any:
         if (method := self._checked.get(name)) is not None:
             return method
-        declared = _declared(type(self._built), name)
+        kind: Any = type(self._built)
+        declared = _declared(kind, name)
         if isinstance(declared, property):
-            own = getattr(type(self._built), name)
+            own = getattr(kind, name)
             return _check_call(
                 lambda: getattr(self._built, name), getattr(own, "fget", own), declared.fget, self._owner
             )()
@@ -167,9 +168,10 @@ def wrong_member(built: object) -> str:
 
 def construct(target: Callable[..., Any], arguments: Sequence[object], owner: Owner) -> Any:
     """Call the class or function that makes a component. Exceptions are converted as those of a checked call."""
+    passed_on: tuple[type[Exception], ...] = (*owner.allowed, ImportError)
     try:
         return target(*arguments)
-    except (*owner.allowed, ImportError):
+    except passed_on:
         raise
     except Exception as error:
         called = vars(target).get("__init__", target) if isinstance(target, type) else target

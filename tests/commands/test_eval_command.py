@@ -87,7 +87,7 @@ def test_prompt_file_and_tools_of_the_server_are_recorded_and_pinned(capsys: pyt
             ["--reward=ternary", "--set=reward.options.format=plain"],
             "environment finqa, grader openenv, reward ternary",
         ),
-        (["--environment=finqa-text"], "environment finqa-text, grader strict-1"),
+        (["--environment=finqa-text"], "environment finqa-text, grader strict-3"),
     ],
 )
 def test_the_first_line_says_by_which_rules_answers_were_judged(

@@ -15,6 +15,7 @@ from fixtures.command_calls import document, failure
 from fixtures.written_runs import begin
 
 from finqa_cli.app import main
+from finqa_cli.deletion import lock_folder, unlock_folder
 from finqa_cli.processes import start_time
 from finqa_cli.runs import checkpoints
 
@@ -53,6 +54,22 @@ def test_without_a_terminal_it_only_shows(capsys: pytest.CaptureFixture[str]) ->
     assert main(["gc", "--yes"]) == 0
     assert "Deleted 1 item" in capsys.readouterr().out and checkpoints.iterations(run) == [2]
     assert main(["gc", "--yes"]) == 0 and capsys.readouterr().out == "There is nothing to delete.\n"
+
+
+def test_a_run_in_use_keeps_its_files_also_through_a_link_of_another() -> None:
+    run = write_run()
+    with begin(Path("runs/two"), "train", iterations=2) as folder:
+        folder.finish("completed")
+    Path("runs/two/checkpoints").symlink_to("../one/checkpoints")
+    lock = lock_folder(run)
+    code = "import sys; from finqa_cli.app import main; sys.exit(main(['gc', '--yes']))"
+    try:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    finally:
+        unlock_folder(lock)
+    assert done.returncode == 0 and checkpoints.iterations(run) == [1, 2]
+    assert f"in use by process {os.getpid()}" in done.stdout and done.stdout.endswith("Nothing was deleted.\n")
+    assert "not inside runs/two, so it is not deleted" in done.stdout
 
 
 @pytest.mark.parametrize(("answer", "left"), [("n\n", [1, 2]), ("y\n", [2])])

@@ -52,16 +52,19 @@ def main(
     if not line.as_json:
         _print_found(found, notes)
     deleted: Sequence[Leftover] = ()
+    skipped: Sequence[str] = ()
     if found and (yes or (not line.as_json and _agreed(found))):
         deleted, skipped = delete_leftovers(found)
         notes += skipped
+        if not line.as_json:
+            _print_found((), skipped)
     document = {
         "folder": str(place),
         "found": [_document(each) for each in found],
         "deleted": [_document(each) for each in deleted],
         "notes": notes,
     }
-    emit(document, as_json=line.as_json, text=_ending(found, deleted))
+    emit(document, as_json=line.as_json, text=_ending(found, deleted, refused=bool(skipped)))
 
 
 def _of_sandboxes(settings: Settings) -> list[Leftover]:
@@ -92,11 +95,13 @@ def _print_found(found: Sequence[Leftover], notes: Sequence[str]) -> None:
         print(printable(note), flush=True)
 
 
-def _ending(found: Sequence[Leftover], deleted: Sequence[Leftover]) -> str:
+def _ending(found: Sequence[Leftover], deleted: Sequence[Leftover], *, refused: bool) -> str:
     if not found:
         return "There is nothing to delete."
     items = deleted or found
     counted = f"{plural(len(items), 'item')}, {size_text(sum(each.size for each in items))}"
+    if refused and not deleted:
+        return "Nothing was deleted."
     return f"Deleted {counted}." if deleted else f"Nothing was deleted; --yes deletes {counted}."
 
 

@@ -18,17 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from finqa_cli.algorithms.samples import trajectory_samples
-from finqa_cli.contracts import ChatEngine, WorkerProcess, WorkerProcesses
+from finqa_cli.contracts import ChatEngine
 from finqa_cli.rollout.attempts import Attempt, AttemptPlayer, Player, Seat
 from finqa_cli.rollout.breaker import Breaker, EngineBreaker
 from finqa_cli.rollout.episode import Limits, TurnListener
 from finqa_cli.rollout.groups import Collection
+from finqa_cli.rollout.players import Rules
 from finqa_cli.rollout.pool import PoolStats
-from finqa_cli.rollout.remote_player import RemotePlayer
-from finqa_cli.rollout.remote_workers import RemoteWorkers
 from finqa_cli.rollout.seeds import TaskWalk
 from finqa_cli.rollout.stream import streaming
-from finqa_cli.rollout.worker_messages import Play, Played, Reports, Rules, pack, pack_turns, unpack
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.runs.spending import Meter
@@ -51,6 +49,10 @@ from finqa_cli.types import (
 )
 from finqa_cli.wiring.build import make_optimizer
 from finqa_cli.wiring.stage import EpisodeCount
+from finqa_ray.workers.remote_player import RemotePlayer
+from finqa_ray.workers.remote_workers import RemoteWorkers
+from finqa_ray.workers.worker_messages import Play, Played, Reports, pack, pack_turns, unpack
+from finqa_ray.workers.worker_processes import WorkerProcess, WorkerProcesses
 
 BATCH, DIGEST = 50, "sha256:0"
 FACTS = {"truth": "12.5%", "values": {"answer": [0.125], "truth": [0.125]}}

@@ -25,7 +25,7 @@ from written_types import ABSENT, Written, one_line
 from finqa_cli.types.run_events import INLINE
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("finqa", "finqa_cli", "plugins/finqa_plugins")
+PARTS = ("finqa", "finqa_cli", *(f"plugins/{name}" for name in ("finqa_plugins", "finqa_interop", "finqa_ray")))
 LEVELS = ("debug", "info", "warning", "error", "exception")
 EMITTERS = {"event", "_emit", "_tell", "_on_event", "on_event"}
 """Names of the functions that record an event."""

@@ -1,5 +1,6 @@
 """The contract of each kind of plugin. Components are constructed with their own options and, mostly, a context."""
 
+from finqa_cli.contracts.account_quota import AccountQuota, Grant
 from finqa_cli.contracts.answer_judge import AnswerJudge, Judgement
 from finqa_cli.contracts.call_format import CallError, CallFormat, NoCallError, Schemas
 from finqa_cli.contracts.codec import ChatCodec, CodecContext, PlayedTurn, ReplyRole
@@ -33,7 +34,6 @@ from finqa_cli.contracts.sandbox_provider import (
     SandboxProvider,
     ServingSandbox,
 )
-from finqa_cli.contracts.several_processes import AccountQuota, Grant, WorkerProcess, WorkerProcesses
 from finqa_cli.contracts.tracker import Tracker, TrackerContext
 
 __all__ = [
@@ -81,7 +81,5 @@ __all__ = [
     "TokenEngine",
     "Tracker",
     "TrackerContext",
-    "WorkerProcess",
-    "WorkerProcesses",
     "uncounted",
 ]

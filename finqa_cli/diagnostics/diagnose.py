@@ -20,7 +20,6 @@ from pluggy import HookCaller
 from finqa_cli import __version__
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME, LocalSnapshots
 from finqa_cli.diagnostics.machine_checks import CHECKS, count, model_size, modelless, plan_report
-from finqa_cli.diagnostics.node_checks import NodeNeeds, judge_nodes
 from finqa_cli.errors import ConfigError, FinqaError, PluginError
 from finqa_cli.extend import Component, PluginReport, missing_requirements, registry
 from finqa_cli.local_models import local_model
@@ -28,9 +27,9 @@ from finqa_cli.masking import Masker
 from finqa_cli.processes import host_name
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import ENVIRONMENT, Loaded, Settings, is_embedded, to_public_dict
-from finqa_cli.types import Check, ExecutionSpec, NodeFacts, PolicyVersion, SandboxInfo
+from finqa_cli.types import Check, ExecutionSpec, NodeFacts, NodeNeeds, PolicyVersion, SandboxInfo
 from finqa_cli.wiring.build import make_engine, make_learner, make_provider, open_environment
-from finqa_cli.wiring.cluster_nodes import base_model, on_nodes, survey
+from finqa_cli.wiring.cluster_nodes import base_model, judge_nodes, name_on_cluster, on_nodes, survey
 from finqa_cli.wiring.placing import visible_devices
 from finqa_cli.wiring.policies import check_fit, resolve
 from finqa_cli.wiring.sandbox_owners import HOST_LABEL, reap_command, strays
@@ -334,11 +333,10 @@ def cluster_report(settings: Settings) -> ClusterReport:
     """Check the nodes of `cluster.address`. This takes some seconds, because a process starts on each node."""
     try:
         facts = survey(settings)
-        needs = node_needs(settings)
+        found = judge_nodes(facts, node_needs(settings))
     except FinqaError as error:
         check = Check(name="cluster", status="fail", detail=error.message, remedy=error.remedy)
         return ClusterReport(checks=(check,))
-    found = judge_nodes(facts, needs)
     if not on_nodes(settings):
         found.insert(
             0,
@@ -346,7 +344,8 @@ def cluster_report(settings: Settings) -> ClusterReport:
                 name="cluster",
                 status="warn",
                 detail=f"neither engine {settings.engine.name} nor learner {settings.learner.name} runs on nodes",
-                remedy=f"--engine ray:vllm --set learner.name=ray:{settings.learner.name}",
+                remedy=f"--engine {name_on_cluster('engine', 'vllm')} "
+                f"--set learner.name={name_on_cluster('learner', settings.learner.name)}",
             ),
         )
     return ClusterReport(checks=tuple(found), nodes=facts)

@@ -14,9 +14,9 @@ from typing import Any, Literal, get_args
 
 import pluggy
 
-from finqa_cli.contracts import AccountQuota, LearnerProcesses, WorkerProcesses
+from finqa_cli.contracts import AccountQuota, LearnerProcesses
 from finqa_cli.local_models import GgufFile
-from finqa_cli.types import Architecture, Check, Group, NodeFacts, PolicyVersion, Trajectory, UpdateReport
+from finqa_cli.types import Architecture, Check, Group, NodeFacts, NodeNeeds, PolicyVersion, Trajectory, UpdateReport
 
 GROUP = "finqa"
 hookspec = pluggy.HookspecMarker(GROUP)
@@ -146,9 +146,25 @@ def survey_nodes(
 ) -> list[NodeFacts] | None:
     """Return facts of each node of the cluster at `cluster.address`, the controller's process first.
 
-    None when the cluster is not yours. `components` are kind and name of the components that will run on nodes, such as
-    `("engine", "ray:vllm")`. `model` is the folder or hub id of their base model, and `settings` are all settings
+    None when the cluster is not yours. `components` are kind and name of the components that will run on nodes, by the
+    names of `name_on_cluster`. `model` is the folder or hub id of their base model, and `settings` are all settings
     as JSON values with secrets masked. With `brief`, return only addresses and sizes, and be quick.
+    """
+
+
+@hookspec(firstresult=True)
+def judge_nodes(facts: Sequence[NodeFacts], needs: NodeNeeds) -> list[Check] | None:
+    """Return checks for `finqa doctor --cluster` from the facts of `survey_nodes`; None when the cluster is not yours.
+
+    The checks about all nodes come first, then those about each node; a node without problems has one passed check.
+    """
+
+
+@hookspec(firstresult=True)
+def name_on_cluster(kind: str, name: str) -> str | None:
+    """Return the name under which an engine or learner runs on the nodes of your cluster; None if you have no cluster.
+
+    `find_component` finds the component of this name.
     """
 
 
@@ -241,10 +257,10 @@ def share_quota(account: str, limit: int, window_s: float, cluster: str) -> Acco
 
 
 @hookspec(firstresult=True)
-def place_workers(cluster: str, count: int) -> WorkerProcesses | None:
-    """Return the machines on which `count` rollout workers run, not opened; None when they are not yours.
+def make_players(request: Any) -> Any:
+    """Return the `finqa_cli.rollout.players.Players` of a run with `cluster.rollout_workers`; None if it is not yours.
 
-    `cluster` is the setting `cluster.address`.
+    `request` is a `finqa_cli.rollout.players.PlayersRequest`. Nothing is started or connected to yet.
     """
 
 

@@ -12,8 +12,7 @@ from finqa_cli.masking import MASK
 from finqa_cli.settings import Loaded, to_stated_dict
 from finqa_cli.settings.declarations import PREFIX
 from finqa_cli.settings.layers import CHOICES, assignment_text
-
-RAY = "ray:"
+from finqa_cli.wiring.cluster_nodes import name_on_cluster
 
 _OF_THIS_MACHINE = ("default", "profile", "auto")
 """Origins of values that the other machine determines itself."""
@@ -71,10 +70,10 @@ def train_words(loaded: Loaded, replicas: int, processes: int) -> TrainWords:
         for path, origin in loaded.origins.items()
         if not origin.startswith(_OF_THIS_MACHINE) and (value := _value_at(stated, path)) is not None
     }
-    engine, learner = (
-        name if name.startswith(RAY) else f"{RAY}{name}" for name in (settings.engine.name, settings.learner.name)
-    )
-    if engine == "ray:transformers":
+    engine = name_on_cluster("engine", settings.engine.name)
+    learner = name_on_cluster("learner", settings.learner.name)
+    options = registry().config_class(registry().find("engine", engine))
+    if options is not None and "lockstep" in options.model_fields:
         found.setdefault("engine.options.lockstep", False)  # lockstep batches would wait for episodes of one process
     found |= {
         "model.name": settings.model.name,

@@ -11,7 +11,7 @@ from finqa_cli.types.generation import (
     Sampling,
     transcribe_calls,
 )
-from finqa_cli.types.nodes import CudaDevice, NodeFacts
+from finqa_cli.types.nodes import CudaDevice, NodeFacts, NodeNeeds
 from finqa_cli.types.sandboxes import (
     EMBEDDED_SNAPSHOT,
     ExecutionSpec,
@@ -70,6 +70,7 @@ __all__ = [
     "Loss",
     "Message",
     "NodeFacts",
+    "NodeNeeds",
     "Normalization",
     "Observation",
     "PackedTurns",

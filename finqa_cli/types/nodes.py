@@ -82,3 +82,20 @@ class NodeFacts:
     clock_error_s: float = 0.0
     token: bool = False
     lacks: tuple[Check, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNeeds:
+    """What a run needs on the nodes.
+
+    Attributes:
+        address: Address of the cluster, HOST:PORT, as far as it is known.
+        model: Folder or hub id of the base model; empty if the run needs none.
+        folder: The model is a folder.
+        ships: The model is part of finqa, so it needs neither a copy nor a GPU.
+    """
+
+    address: str = "HOST:PORT"
+    model: str = ""
+    folder: bool = False
+    ships: bool = False

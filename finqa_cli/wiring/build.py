@@ -53,9 +53,6 @@ log = structlog.get_logger(__name__)
 _OF_TRANSPORT = re.compile(r"_s$|^max_|_per_minute$|prices$|key|token")
 """Options of a judge on which no verdict depends: times, limits, prices and keys."""
 
-ON_CLUSTER = "ray:"
-"""Prefix of the names of components that run on a Ray cluster."""
-
 
 def open_snapshot(settings: Settings, reporter: Reporter) -> Snapshot:
     """Open the snapshot of the settings. If the default one is missing, it is built from the embedded data.
@@ -215,9 +212,9 @@ def make_provider(settings: Settings) -> SandboxProvider:
 
 
 def _uses_cluster(settings: Settings) -> bool:
-    """Whether a part of the run is on the nodes of a Ray cluster."""
-    named = settings.engine.name.startswith(ON_CLUSTER) or settings.learner.name.startswith(ON_CLUSTER)
-    return named or settings.cluster.rollout_workers > 0
+    """Whether a part of the run is on the nodes of a cluster."""
+    chosen = (("engine", settings.engine.name), ("learner", settings.learner.name))
+    return settings.cluster.rollout_workers > 0 or any(registry().find(kind, name).elsewhere for kind, name in chosen)
 
 
 async def make_pool(

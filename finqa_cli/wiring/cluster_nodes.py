@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from finqa_cli.errors import ConfigError, ServiceUnavailableError
 from finqa_cli.extend import registry
 from finqa_cli.settings import Settings, to_public_dict
-from finqa_cli.types import NodeFacts
+from finqa_cli.types import Check, NodeFacts, NodeNeeds
 from finqa_cli.wiring.policies import resolve
 
 LOCAL = "local"
@@ -64,5 +66,33 @@ def survey(settings: Settings, *, brief: bool = False) -> list[NodeFacts]:
         brief=brief,
     )
     if found is None:
-        raise ConfigError("No installed plugin connects to clusters.", remedy="pip install 'finqa[ray]'")
+        raise _no_clusters()
     return found
+
+
+def judge_nodes(facts: Sequence[NodeFacts], needs: NodeNeeds) -> list[Check]:
+    """Return checks about all nodes, then those about each node.
+
+    Raises:
+        ConfigError: No plugin connects to clusters.
+    """
+    checks: list[Check] | None = registry().first("judge_nodes", list, facts=facts, needs=needs)
+    if checks is None:
+        raise _no_clusters()
+    return checks
+
+
+def name_on_cluster(kind: str, name: str) -> str:
+    """Return the name under which an engine or learner runs on the nodes of a cluster.
+
+    Raises:
+        ConfigError: No plugin connects to clusters.
+    """
+    there = registry().first("name_on_cluster", str, kind=kind, name=name)
+    if there is None:
+        raise _no_clusters()
+    return there
+
+
+def _no_clusters() -> ConfigError:
+    return ConfigError("No installed plugin connects to clusters.", remedy="pip install 'finqa[ray]'")

@@ -15,15 +15,13 @@ from typing import Annotated, Any, Literal, TypeVar
 import structlog
 
 from finqa_cli.contracts import ChatCodec, ChatEngine, Environment, TokenEngine
+from finqa_cli.errors import MissingDependencyError
 from finqa_cli.extend import registry
-from finqa_cli.rollout.attempts import Player
+from finqa_cli.rollout.attempts import AttemptPlayer
 from finqa_cli.rollout.breaker import EngineBreaker
 from finqa_cli.rollout.episode import Limits
-from finqa_cli.rollout.lending_engine import LendingEngine
+from finqa_cli.rollout.players import Players, PlayersHere, PlayersRequest, Rules
 from finqa_cli.rollout.pool import Pool, PoolListener, PoolStats
-from finqa_cli.rollout.remote_player import RemotePlayer
-from finqa_cli.rollout.remote_workers import RemoteWorkers
-from finqa_cli.rollout.worker_messages import Rules
 from finqa_cli.runs.interrupts import to_the_end
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.run_folder import read_run
@@ -35,7 +33,6 @@ from finqa_cli.wiring.build import make_codec, make_engine, make_pool, open_envi
 from finqa_cli.wiring.hub_models import bring_model
 from finqa_cli.wiring.merged_adapters import servable
 from finqa_cli.wiring.policies import check_cost_of_judge, check_engine, check_fit
-from finqa_cli.wiring.rollout_workers import check_workers, make_workers
 from finqa_cli.wiring.sandbox_owners import owner_labels
 
 log = structlog.get_logger(__name__)
@@ -74,6 +71,7 @@ class Stage:
         data: The data that the tasks come from.
         breaker: Ends the run if the engine only causes faults; None: no breaker.
         meter: Counts the usage of episodes; None: it is not counted.
+        elsewhere: Make players in other processes; None: this process plays.
     """
 
     environment: Environment
@@ -84,6 +82,7 @@ class Stage:
     data: DataInfo
     breaker: EngineBreaker | None = None
     meter: Meter | None = None
+    elsewhere: Players | None = None
 
     @property
     def costs_money(self) -> bool:
@@ -96,9 +95,7 @@ class Stage:
 
     def inputs(self) -> dict[str, Any]:
         """Return the data, digests of other inputs that determine the prompts, and their format, for the manifest."""
-        digests = dict(self.environment.inputs())
-        if isinstance(self.pool, RemoteWorkers):
-            digests |= self.pool.inputs
+        digests = {**self.environment.inputs(), **self._players().inputs()}
         turns = dict(self.codec.facts()) if self.codec is not None else {}
         return {
             "data": asdict(self.data),
@@ -106,8 +103,8 @@ class Stage:
             **({"format": turns} if turns else {}),
         }
 
-    def player(self, settings: Settings, *, temperature: float) -> Player | RemotePlayer:
-        """Return a player with this temperature and the limits of the settings, or a `RemotePlayer` with workers."""
+    def player(self, settings: Settings, *, temperature: float) -> AttemptPlayer:
+        """Return a player with this temperature and the limits of the settings."""
         generation = settings.generation
         limits = Limits(
             max_turns=generation.max_steps,
@@ -115,24 +112,17 @@ class Stage:
             tokens=generation.max_episode_tokens,
             cost_usd=generation.max_episode_cost,
         )
-        sampling = Sampling(temperature=temperature, top_p=generation.top_p, max_tokens=generation.max_gen_tokens)
-        played = self.meter.add if self.meter is not None else lambda trajectory: None
-        retries = settings.pool.max_play_retries
-        if isinstance(self.pool, RemoteWorkers):
-            longest = self.engine.max_context if isinstance(self.engine, TokenEngine) else 0
-            rules = Rules(limits=limits, sampling=sampling, max_retries=retries, max_context=longest)
-            return RemotePlayer(self.pool, self.engine.seat, rules, played)
-        return Player(
-            self.environment,
-            self.pool,
-            self.engine,
-            self.codec,
+        rules = Rules(
             limits=limits,
-            sampling=sampling,
-            max_retries=retries,
-            breaker=self.breaker,
-            played=played,
+            sampling=Sampling(temperature=temperature, top_p=generation.top_p, max_tokens=generation.max_gen_tokens),
+            max_retries=settings.pool.max_play_retries,
         )
+        played = self.meter.add if self.meter is not None else lambda trajectory: None
+        return self._players().player(rules, played)
+
+    def _players(self) -> Players:
+        here = PlayersHere(self.environment, self.pool, self.engine, self.codec, self.breaker)
+        return self.elsewhere if self.elsewhere is not None else here
 
 
 @asynccontextmanager
@@ -201,6 +191,7 @@ async def _started(
         size = _sandboxes_for(settings, None if episodes is None else episodes(environment))
         log_dir = run_dir / "logs" if run_dir is not None else None
         breaker, pool = EngineBreaker(settings.pool.concurrency), Pool()
+        elsewhere: Players | None = None
         try:
             if not settings.cluster.rollout_workers:  # first: a missing key is reported before the engine is made
                 pool = await make_pool(settings, environment, owner_labels(run_id), size, reporter, on_event)
@@ -221,32 +212,31 @@ async def _started(
             if isinstance(engine, TokenEngine):
                 codec = await _in_thread(make_codec, settings, policy.model, check_stop=check_stop)
             if settings.cluster.rollout_workers:
-                if isinstance(engine, TokenEngine):
-                    engine = LendingEngine(engine, settings.cluster.rollout_workers)
-                pool = make_workers(
-                    settings,
-                    policy,
-                    environment,
-                    engine,
+                request = PlayersRequest(
+                    settings=settings,
+                    policy=policy,
+                    environment=environment,
+                    engine=engine,
                     run_id=run_id,
                     size=size,
                     engine_breaker=breaker,
                     on_event=on_event,
-                    meter=meter,
+                    restarted=meter.add if meter is not None else lambda trajectory: None,
                 )
+                elsewhere = _players_elsewhere(request)
+                engine, pool = elsewhere.engine, elsewhere.pool
         except BaseException:
             await pool.close()
             await environment.close()
             raise
     _allow_many_sockets()
     if meter is not None:
-        remote = pool if isinstance(pool, RemoteWorkers) else None
-        meter.count_beside(lambda: (environment.spent(), *([remote.spent()] if remote is not None else [])))
+        meter.count_beside(lambda: (environment.spent(), *([elsewhere.spent()] if elsewhere is not None else [])))
     try:
         await pool.start()
         async with watch_pool(pool, size if environment.sandbox_spec() else 0, reporter, on_event, meter):
             with reporter.work(_starting(settings, policy), on_event=on_event):
-                await _bring_up(engine, pool, policy, check_stop, on_event)
+                await _bring_up(engine, pool, policy, elsewhere, check_stop, on_event)
             yield Stage(
                 environment=environment,
                 pool=pool,
@@ -256,6 +246,7 @@ async def _started(
                 data=environment.data(),
                 breaker=breaker,
                 meter=meter,
+                elsewhere=elsewhere,
             )
     finally:
         closing = asyncio.gather(engine.close(), pool.close(), environment.close(), return_exceptions=True)
@@ -266,6 +257,22 @@ async def _started(
                 log.warning("some resources could not be closed", reason=str(failure), fix=fix)
         if meter is not None:
             meter.close()
+
+
+def _players_elsewhere(request: PlayersRequest) -> Players:
+    """Return the players of a run with `cluster.rollout_workers` from the plugin that has them.
+
+    Raises:
+        MissingDependencyError: No installed plugin has them.
+        FinqaError: The plugin cannot play with these settings.
+    """
+    players = registry().first("make_players", Players, request=request)  # type: ignore[type-abstract]
+    if players is None:
+        raise MissingDependencyError(
+            "No installed plugin starts rollout workers (cluster.rollout_workers).",
+            remedy="--set cluster.rollout_workers=0, or pip install 'finqa[ray]'",
+        )
+    return players
 
 
 def _is_priced(engine: TokenEngine | ChatEngine) -> bool:
@@ -297,13 +304,14 @@ async def _bring_up(
     engine: TokenEngine | ChatEngine,
     pool: Pool,
     policy: PolicyVersion,
+    elsewhere: Players | None,
     check_stop: Callable[[], None],
     on_event: PoolListener,
 ) -> None:
     """Start the engine, wait for sandboxes, and load the policy into the engine."""
     await _side_by_side(engine.start(), pool.ready(), check_stop=check_stop)
-    if isinstance(pool, RemoteWorkers):
-        check_workers(engine)
+    if elsewhere is not None:
+        elsewhere.check_engine()
     if engine.lockstep:
         # Otherwise the first batches would depend on which sandbox started first.
         await _side_by_side(pool.settled(), check_stop=check_stop)

@@ -184,12 +184,12 @@ def _blocks(path: Path, size: int) -> Iterator[bytes]:
 
 
 def _finqa() -> dict[str, str]:
-    """Return version and digest of the source of finqa and its plugins."""
+    """Return the version of finqa, and a digest of its source, its plugins and this distribution."""
     try:
         package = importlib.import_module("finqa_cli")
-        plugins = importlib.import_module("finqa_plugins")
         total = hashlib.sha256()
-        for root in (Path(str(package.__file__)).parent, Path(str(plugins.__file__)).parent):
+        for name in ("finqa_cli", "finqa_plugins", "finqa_ray"):
+            root = Path(str(importlib.import_module(name).__file__)).parent
             for path in sorted(root.rglob("*.py")):
                 total.update(f"{path.relative_to(root.parent)}\n".encode())
                 total.update(path.read_bytes())

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from finqa_cli.contracts import AccountQuota, WorkerProcesses
+from finqa_cli.contracts import AccountQuota
 from finqa_cli.errors import ConfigError, MissingDependencyError
 from finqa_cli.extend import Component, hookimpl, registry
-from finqa_cli.types import NodeFacts
+from finqa_cli.types import Check, NodeFacts, NodeNeeds
 
 PREFIX = "ray:"
 
@@ -51,6 +51,20 @@ def find_component(kind: str, name: str) -> Component | None:
 
 
 @hookimpl
+def name_on_cluster(kind: str, name: str) -> str:
+    """Return `ray:NAME` for an engine or a learner NAME."""
+    return name if name.startswith(PREFIX) else f"{PREFIX}{name}"
+
+
+@hookimpl
+def judge_nodes(facts: Sequence[NodeFacts], needs: NodeNeeds) -> list[Check]:
+    """Return checks of the nodes of a Ray cluster."""
+    from finqa_ray import node_checks
+
+    return node_checks.judge_nodes(facts, needs)
+
+
+@hookimpl
 def share_quota(account: str, limit: int, window_s: float, cluster: str) -> AccountQuota:
     """Return the quota of an account that is shared over the cluster."""
     from finqa_ray.ray_quota import RayQuota
@@ -59,20 +73,11 @@ def share_quota(account: str, limit: int, window_s: float, cluster: str) -> Acco
 
 
 @hookimpl
-def place_workers(cluster: str, count: int) -> WorkerProcesses:
-    """Return an object that starts rollout workers on the nodes of a Ray cluster.
+def make_players(request: Any) -> Any:
+    """Return players in rollout workers on the nodes of a Ray cluster; see `workers.worker_setup.RemotePlayers`."""
+    from finqa_ray.workers.worker_setup import RemotePlayers
 
-    Raises:
-        MissingDependencyError: Ray is not installed.
-    """
-    if importlib.util.find_spec("ray") is None:
-        raise MissingDependencyError(
-            f"{count} rollout workers (cluster.rollout_workers) need ray, which is not installed.",
-            remedy="pip install 'finqa[ray]'",
-        )
-    from finqa_ray.ray_workers import RayWorkers
-
-    return RayWorkers(cluster, count)
+    return RemotePlayers(request)
 
 
 @hookimpl

@@ -64,7 +64,7 @@ OTHERS: Mapping[str, tuple[str, ...]] = {
         "plugins/finqa_plugins/sandboxes/local/*",
     ),
     "pipes and connections of processes that finqa started": (
-        "finqa_cli/rollout/worker_messages.py",
+        "plugins/finqa_ray/workers/worker_messages.py",
         "plugins/finqa_plugins/engines/vllm/vllm_doctor.py",
         "plugins/finqa_plugins/environments/openenv/openenv_doctor.py",
         "plugins/finqa_interop/*",

@@ -17,7 +17,7 @@ from fixtures.command_calls import document, failure
 from fixtures.objects_as_workers import Processes
 from fixtures.openai_server import Fault, OpenAIServer, calls, openai_server, says
 
-import finqa_cli.wiring.rollout_workers as rollout_workers
+import finqa_ray.workers.worker_setup as worker_setup
 from finqa_cli.app import main
 from finqa_cli.contracts import EngineContext
 from finqa_cli.data.generated.generate import GenerateSpec, generate
@@ -149,7 +149,7 @@ def test_a_judge_that_fails_is_a_fault_and_never_a_reward(broken: str, capsys: p
 def test_replies_of_the_judge_that_no_attempt_has_count_too(
     workers: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollout_workers, "find_processes", lambda address, count: Processes(start_s=0.0))
+    monkeypatch.setattr(worker_setup, "find_processes", lambda address, count: Processes(start_s=0.0))
     with judge(lambda body: says("Perhaps.")) as (server, settings), openai_server(evasive) as policy:
         words = ["eval", "analyst", "--engine=openai", "--grader=judge", "--run-dir=run", "--limit=4", *settings]
         words += ["--set=grader.options.prices={critic={input=10, output=20}}", "--set=pool.max_play_retries=0"]

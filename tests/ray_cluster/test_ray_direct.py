@@ -49,7 +49,7 @@ def by_value() -> Iterator[None]:
 
 
 def workers(cluster: Cluster) -> Any:
-    from finqa_ray.ray_workers import RayWorkers
+    from finqa_ray.workers.ray_workers import RayWorkers
 
     return RayWorkers(cluster.address, 2)
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from finqa_cli.diagnostics import diagnose
 from finqa_cli.diagnostics.diagnose import cluster_report
-from finqa_cli.diagnostics.node_checks import NodeNeeds, judge_nodes
 from finqa_cli.errors import ServiceUnavailableError
 from finqa_cli.settings import Settings
-from finqa_cli.types import Check, CudaDevice, NodeFacts
+from finqa_cli.types import Check, CudaDevice, NodeFacts, NodeNeeds
 from finqa_ray import node_probe
+from finqa_ray.node_checks import judge_nodes
 from finqa_ray.node_probe import NodeProbe, digest_model
 
 GB = 2.0**30

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ipaddress
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
-from finqa_cli.types import Check, NodeFacts
+from finqa_cli.types import Check, NodeFacts, NodeNeeds
 
 GIB = 2.0**30
 
@@ -31,23 +30,6 @@ CLOCK_S = 2.0
 LISTED = 3
 
 SENT = "; the controller's are sent when the run starts"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeNeeds:
-    """What a run needs on the nodes.
-
-    Attributes:
-        address: Address of the cluster, HOST:PORT, as far as it is known.
-        model: Folder or hub id of the base model; empty if the run needs none.
-        folder: The model is a folder.
-        ships: The model is part of finqa, so it needs neither a copy nor a GPU.
-    """
-
-    address: str = "HOST:PORT"
-    model: str = ""
-    folder: bool = False
-    ships: bool = False
 
 
 def judge_nodes(facts: Sequence[NodeFacts], needs: NodeNeeds) -> list[Check]:

@@ -9,16 +9,20 @@ from typing import Any
 
 import pytest
 from fixtures.objects_as_workers import Processes
+from fixtures.toy_environment import ToyEnvironment
 
-import finqa_cli.wiring.rollout_workers as rollout_workers
+import finqa_ray.workers.worker_setup as worker_setup
 from finqa_cli.app import main
 from finqa_cli.contracts import TokenEngine
 from finqa_cli.errors import ConfigError, MissingDependencyError
-from finqa_cli.rollout.worker_shares import CallSlot
+from finqa_cli.rollout.breaker import EngineBreaker
+from finqa_cli.rollout.players import PlayersRequest
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.settings import Settings
+from finqa_cli.types import PolicyVersion
 from finqa_cli.wiring.build import make_codec
 from finqa_cli.wiring.policies import resolve
+from finqa_ray.workers.worker_shares import CallSlot
 
 EVAL = ["eval", "scripted", "--limit=3", "--sandbox=local", "--sandboxes=3", "--json", "-q"]
 
@@ -38,7 +42,7 @@ def test_records_are_those_of_one_process_and_events_name_the_worker(
 ) -> None:
     monkeypatch.setenv("FINQA_HOME", str(tmp_path / "home"))
     started = Processes(start_s=0.0)
-    monkeypatch.setattr(rollout_workers, "find_processes", lambda address, count: started)
+    monkeypatch.setattr(worker_setup, "find_processes", lambda address, count: started)
     assert main([*EVAL, f"--run-dir={tmp_path / 'one'}"]) == 0
     assert main([*EVAL, f"--run-dir={tmp_path / 'two'}", "--set=cluster.rollout_workers=2"]) == 0
     assert len(started.started) == 2 and not started.alive()
@@ -49,9 +53,9 @@ def test_records_are_those_of_one_process_and_events_name_the_worker(
 
 def test_a_worker_renders_as_the_controller_where_the_model_is_on_the_controller_alone(tmp_path: Path) -> None:
     model = Path(resolve("embedded").model)
-    tokenizer = rollout_workers._read_tokenizer(model)
+    tokenizer = worker_setup._read_tokenizer(model)
     assert not any(name.endswith(".safetensors") for name in tokenizer)
-    setup = rollout_workers.WorkerSetup(
+    setup = worker_setup.WorkerSetup(
         settings=Settings(), model=str(tmp_path / "gone"), tokenizer=tokenizer, labels={}, sandboxes=1, slot=CallSlot()
     )
     there, here = setup._make_codec(Settings()), make_codec(Settings(), str(model))
@@ -59,13 +63,13 @@ def test_a_worker_renders_as_the_controller_where_the_model_is_on_the_controller
         "What was the revenue?", stopped=True
     )
     assert there.stop_ids == here.stop_ids
-    assert rollout_workers._read_tokenizer(Path("Qwen/Qwen3-4B")) == {}
+    assert worker_setup._read_tokenizer(Path("Qwen/Qwen3-4B")) == {}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
 def test_without_ray_the_command_that_installs_it_is_named() -> None:
     with pytest.raises(MissingDependencyError, match=r"rollout workers .* need ray") as caught:
-        rollout_workers.find_processes("auto", 2)
+        worker_setup.find_processes("auto", 2)
     assert caught.value.remedy == "pip install 'finqa[ray]'"
 
 
@@ -92,7 +96,7 @@ def test_a_watched_episode_is_not_played_by_workers(shown: Callable[..., str]) -
     assert "played by this process" in said and "--set cluster.rollout_workers=0" in said
 
 
-def test_an_engine_in_lockstep_is_refused() -> None:
+def test_an_engine_in_lockstep_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     class Locked(TokenEngine):
         lockstep = True
         max_context = 1
@@ -102,6 +106,21 @@ def test_an_engine_in_lockstep_is_refused() -> None:
         async def load(self, policy: Any) -> None: ...
         async def generate(self, request: Any) -> Any: ...
 
+    monkeypatch.setattr(worker_setup, "find_processes", lambda address, count: Processes())
+    settings = Settings.model_validate({"cluster": {"rollout_workers": 1}})
+    players = worker_setup.RemotePlayers(
+        PlayersRequest(
+            settings=settings,
+            policy=PolicyVersion(number=0, model=""),
+            environment=ToyEnvironment(boxed=False),
+            engine=Locked(),
+            run_id="run",
+            size=1,
+            engine_breaker=EngineBreaker(1),
+            on_event=lambda name, facts: None,
+            restarted=lambda trajectory: None,
+        )
+    )
     with pytest.raises(ConfigError, match="lockstep") as caught:
-        rollout_workers.check_workers(Locked())
+        players.check_engine()
     assert caught.value.remedy == "--set engine.options.lockstep=false"

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from finqa_cli.rollout.attempts import Attempt, Seat
-from finqa_cli.rollout.remote_workers import RemoteWorkers
-from finqa_cli.rollout.worker_messages import Rules
+from finqa_cli.rollout.players import Rules
 from finqa_cli.types import Trajectory
+from finqa_ray.workers.remote_workers import RemoteWorkers
 
 
 class RemotePlayer:

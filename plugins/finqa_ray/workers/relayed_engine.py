@@ -12,8 +12,8 @@ from typing import Any
 
 from finqa_cli.contracts import ChatEngine, uncounted
 from finqa_cli.errors import EngineError
-from finqa_cli.rollout.worker_messages import Answer, Ask, Pause, PoolEvent, Report, Withdraw
 from finqa_cli.types import AssistantTurn, ChatRequest, Completion, GenerateRequest
+from finqa_ray.workers.worker_messages import Answer, Ask, Pause, PoolEvent, Report, Withdraw
 
 MOST_EPISODES = 16_384
 """Most episodes whose usage is kept: far more than are live at once."""

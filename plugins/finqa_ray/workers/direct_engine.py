@@ -16,11 +16,11 @@ import structlog
 
 from finqa_cli.contracts import EngineRoute, ServerAccess, ServerClient, TokenEngine
 from finqa_cli.errors import ConfigError, FinqaError
-from finqa_cli.rollout.relayed_engine import Relay, ReportQueue
 from finqa_cli.rollout.replica_choice import ReplicaHealth, Router
 from finqa_cli.rollout.replicas import add_usage
-from finqa_cli.rollout.worker_messages import Offer, Unused
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
+from finqa_ray.workers.relayed_engine import Relay, ReportQueue
+from finqa_ray.workers.worker_messages import Offer, Unused
 
 log = structlog.get_logger(__name__)
 

@@ -28,11 +28,8 @@ from finqa_cli.errors import (
 )
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.episode import Limits
+from finqa_cli.rollout.players import Rules
 from finqa_cli.rollout.pool import Pool
-from finqa_cli.rollout.relayed_engine import ReportQueue
-from finqa_cli.rollout.rollout_worker import RolloutWorker, Scene
-from finqa_cli.rollout.worker_messages import Rules, portable
-from finqa_cli.rollout.worker_shares import choose_worker, share_out
 from finqa_cli.types import (
     AssistantTurn,
     ChatRequest,
@@ -43,6 +40,10 @@ from finqa_cli.types import (
     Status,
     Trajectory,
 )
+from finqa_ray.workers.relayed_engine import ReportQueue
+from finqa_ray.workers.rollout_worker import RolloutWorker, Scene
+from finqa_ray.workers.worker_messages import portable
+from finqa_ray.workers.worker_shares import choose_worker, share_out
 
 
 def timed(seed: int = 0) -> TimedEnvironment:

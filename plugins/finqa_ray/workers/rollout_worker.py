@@ -16,10 +16,12 @@ from finqa_cli.contracts import ChatCodec, Environment
 from finqa_cli.errors import FinqaError, LostWorkerError
 from finqa_cli.rollout.attempts import Player
 from finqa_cli.rollout.breaker import Breaker, EngineBreaker
-from finqa_cli.rollout.direct_engine import DirectEngine
+from finqa_cli.rollout.players import Rules
 from finqa_cli.rollout.pool import Pool
-from finqa_cli.rollout.relayed_engine import Relay, RelayedChatEngine, ReportQueue
-from finqa_cli.rollout.worker_messages import (
+from finqa_cli.types import Trajectory, TrajectoryRecord
+from finqa_ray.workers.direct_engine import DirectEngine
+from finqa_ray.workers.relayed_engine import Relay, RelayedChatEngine, ReportQueue
+from finqa_ray.workers.worker_messages import (
     Answer,
     Cancel,
     EngineFault,
@@ -30,14 +32,12 @@ from finqa_cli.rollout.worker_messages import (
     Played,
     Reports,
     Restarted,
-    Rules,
     pack,
     pack_turns,
     portable,
     unpack,
 )
-from finqa_cli.rollout.worker_shares import CallSlot
-from finqa_cli.types import Trajectory, TrajectoryRecord
+from finqa_ray.workers.worker_shares import CallSlot
 
 log = structlog.get_logger(__name__)
 

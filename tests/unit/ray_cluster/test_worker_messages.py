@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from finqa_cli.algorithms.samples import trajectory_samples
 from finqa_cli.errors import DataError, FinqaError
 from finqa_cli.rollout.pool import PoolStats
-from finqa_cli.rollout.worker_messages import EngineFault, Played, PoolEvent, Reports, pack, pack_turns, unpack
-from finqa_cli.rollout.worker_shares import CallSlot
 from finqa_cli.runs.right_answers import compare_with_truth
 from finqa_cli.runs.run_folder import RunFolder
 from finqa_cli.runs.trajectory_records import trajectory_text
 from finqa_cli.types import PackedTurns, Trajectory, TrajectoryRecord
+from finqa_ray.workers.worker_messages import EngineFault, Played, PoolEvent, Reports, pack, pack_turns, unpack
+from finqa_ray.workers.worker_shares import CallSlot
 
 TRUTH = {"truth": "12.5%", "values": {"answer": [], "truth": [0.125]}}
 

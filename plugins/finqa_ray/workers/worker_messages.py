@@ -19,7 +19,7 @@ from typing import Any
 from finqa_cli.contracts import EngineRoute
 from finqa_cli.errors import FinqaError
 from finqa_cli.rollout.attempts import Attempt
-from finqa_cli.rollout.episode import Limits
+from finqa_cli.rollout.players import Rules
 from finqa_cli.rollout.pool import PoolStats
 from finqa_cli.types import (
     AssistantTurn,
@@ -27,26 +27,8 @@ from finqa_cli.types import (
     Completion,
     GenerateRequest,
     PackedTurns,
-    Sampling,
     Trajectory,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """Settings with which attempts are played.
-
-    Attributes:
-        limits: Limits of an episode.
-        sampling: Sampling parameters of a turn; each turn has its own seed.
-        max_retries: Most recoveries and restarts of an attempt together.
-        max_context: Longest prompt plus completion of a token engine, in tokens; 0 for a chat engine.
-    """
-
-    limits: Limits
-    sampling: Sampling
-    max_retries: int
-    max_context: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,14 +12,17 @@ from typing import Literal
 import structlog
 
 from finqa_cli.backoff import Backoff
-from finqa_cli.contracts import ChatEngine, TokenEngine, WorkerProcess, WorkerProcesses
+from finqa_cli.contracts import ChatEngine, TokenEngine
 from finqa_cli.errors import ConfigError, FinqaError, LostWorkerError, ServiceUnavailableError
-from finqa_cli.rollout.answering import answer_for
 from finqa_cli.rollout.attempts import Attempt
 from finqa_cli.rollout.breaker import Breaker, EngineBreaker
-from finqa_cli.rollout.lending_engine import LendingEngine
+from finqa_cli.rollout.players import Rules
 from finqa_cli.rollout.pool import Pool, PoolListener, PoolStats
-from finqa_cli.rollout.worker_messages import (
+from finqa_cli.types import Trajectory
+from finqa_cli.types.run_events import RunEvent
+from finqa_ray.workers.answering import answer_for
+from finqa_ray.workers.lending_engine import LendingEngine
+from finqa_ray.workers.worker_messages import (
     Answer,
     Ask,
     Cancel,
@@ -34,16 +37,14 @@ from finqa_cli.rollout.worker_messages import (
     Report,
     Reports,
     Restarted,
-    Rules,
     Unused,
     Withdraw,
     pack,
     portable,
     unpack,
 )
-from finqa_cli.rollout.worker_shares import CallSlot, choose_worker, ended_stats, sum_stats
-from finqa_cli.types import Trajectory
-from finqa_cli.types.run_events import RunEvent
+from finqa_ray.workers.worker_processes import WorkerProcess, WorkerProcesses
+from finqa_ray.workers.worker_shares import CallSlot, choose_worker, ended_stats, sum_stats
 
 log = structlog.get_logger(__name__)
 

@@ -18,14 +18,15 @@ from fixtures.token_server import TokenServerFixture, token_server, weights_of
 from finqa_cli.backoff import Backoff
 from finqa_cli.contracts import EngineContext, EngineLoan, EngineRoute, TokenEngine
 from finqa_cli.errors import AuthenticationError, EngineError
-from finqa_cli.rollout import lending_engine, replica_choice
-from finqa_cli.rollout.lending_engine import LendingEngine
+from finqa_cli.rollout import replica_choice
 from finqa_cli.rollout.replicas import EngineSet
-from finqa_cli.rollout.worker_messages import Offer
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
 from finqa_plugins.engines._http.http_access import HttpServerClient
 from finqa_plugins.engines.vllm.config import VllmEngineConfig
 from finqa_plugins.engines.vllm.vllm_engine import VllmEngine
+from finqa_ray.workers import lending_engine
+from finqa_ray.workers.lending_engine import LendingEngine
+from finqa_ray.workers.worker_messages import Offer
 
 
 @pytest.fixture

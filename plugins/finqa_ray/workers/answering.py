@@ -11,8 +11,8 @@ import structlog
 from finqa_cli.contracts import ChatEngine, TokenEngine, uncounted
 from finqa_cli.errors import FinqaError
 from finqa_cli.extend.plugin_calls import guarded
-from finqa_cli.rollout.worker_messages import Answer, Ask, Pause, portable
 from finqa_cli.types import AssistantTurn, Completion, GenerateRequest
+from finqa_ray.workers.worker_messages import Answer, Ask, Pause, portable
 
 log = structlog.get_logger(__name__)
 

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
 
-from finqa_cli.contracts import ChatCodec, ChatEngine, Environment, TokenEngine, WorkerProcesses
+from finqa_cli.contracts import ChatCodec, TokenEngine
 from finqa_cli.errors import ConfigError, MissingDependencyError
-from finqa_cli.extend import registry
-from finqa_cli.rollout.breaker import Breaker, EngineBreaker
-from finqa_cli.rollout.pool import PoolListener
-from finqa_cli.rollout.relayed_engine import ReportQueue
-from finqa_cli.rollout.remote_workers import RemoteWorkers
-from finqa_cli.rollout.rollout_worker import ReportingBreaker, RolloutWorker, Scene
-from finqa_cli.rollout.worker_shares import CallSlot, share_out
+from finqa_cli.rollout.breaker import Breaker
+from finqa_cli.rollout.players import Players, PlayersRequest, Rules
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.runs.right_answers import compare_with_truth
-from finqa_cli.runs.spending import Meter
 from finqa_cli.runs.trajectory_records import trajectory_text
 from finqa_cli.settings import Settings
-from finqa_cli.types import PolicyVersion, Trajectory, TrajectoryRecord
+from finqa_cli.types import Trajectory, TrajectoryRecord
 from finqa_cli.wiring.build import make_codec, make_pool, make_provider, open_environment
 from finqa_cli.wiring.sandbox_owners import GENERATION_LABEL, RUN_LABEL, WORKER_LABEL, owner_labels
+from finqa_ray.workers.lending_engine import LendingEngine
+from finqa_ray.workers.relayed_engine import ReportQueue
+from finqa_ray.workers.remote_player import RemotePlayer
+from finqa_ray.workers.remote_workers import Make, RemoteWorkers
+from finqa_ray.workers.rollout_worker import ReportingBreaker, RolloutWorker, Scene
+from finqa_ray.workers.worker_processes import WorkerProcesses
+from finqa_ray.workers.worker_shares import CallSlot, share_out
 
 log = structlog.get_logger(__name__)
 
@@ -98,53 +100,84 @@ class WorkerSetup:
             return make_codec(settings, folder)
 
 
-def make_workers(
-    settings: Settings,
-    policy: PolicyVersion,
-    environment: Environment,
-    engine: TokenEngine | ChatEngine,
-    *,
-    run_id: str,
-    size: int,
-    engine_breaker: EngineBreaker,
-    on_event: PoolListener,
-    meter: Meter | None,
-) -> RemoteWorkers:
-    """Return the rollout workers of the settings, not started.
+class RemotePlayers(Players):
+    """Lets rollout workers on the nodes of a cluster play the episodes."""
 
-    Args:
-        settings: Settings of the run.
-        policy: The version that the engine serves at first; its model has the tokenizer.
-        environment: The controller's environment.
-        engine: Generates for all workers.
-        run_id: Label of the sandboxes.
-        size: Number of sandboxes of all workers together.
-        engine_breaker: Judges the engine.
-        on_event: Called with the events of the workers' pools, and when a worker is placed, lost or back.
-        meter: Counts the tries that are played again; None: they are not counted.
+    pool: RemoteWorkers
 
-    Raises:
-        ConfigError: There are more workers than sandboxes.
-        MissingDependencyError: Ray is not installed.
-        AuthenticationError: The key of the sandboxes is missing.
-    """
-    count = settings.cluster.rollout_workers
-    if count > settings.pool.sandboxes:
-        raise ConfigError(
-            f"{count} rollout workers cannot share {settings.pool.sandboxes} sandboxes.",
-            remedy=f"--set cluster.rollout_workers={settings.pool.sandboxes}",
+    def __init__(self, request: PlayersRequest) -> None:
+        """Make the rollout workers of the settings, not started.
+
+        Raises:
+            ConfigError: There are more workers than sandboxes.
+            MissingDependencyError: Ray is not installed.
+            AuthenticationError: The key of the sandboxes is missing.
+        """
+        settings, environment = request.settings, request.environment
+        count = settings.cluster.rollout_workers
+        if count > settings.pool.sandboxes:
+            raise ConfigError(
+                f"{count} rollout workers cannot share {settings.pool.sandboxes} sandboxes.",
+                remedy=f"--set cluster.rollout_workers={settings.pool.sandboxes}",
+            )
+        shares = share_out(request.size, min(count, request.size))
+        processes = find_processes(settings.cluster.address, len(shares))
+        sandboxed = environment.sandbox_spec() is not None
+        if sandboxed:
+            make_provider(settings).check_key()
+        engine = request.engine
+        self.engine = LendingEngine(engine, count) if isinstance(engine, TokenEngine) else engine
+        make, end_left = _worker_makers(request, shares)
+        self.pool = RemoteWorkers(
+            processes,
+            make,
+            self.engine,
+            shares=shares,
+            sandboxed=sandboxed,
+            digest=environment.data().digest,
+            breaker=Breaker(request.size, settings.pool.breaker_share),
+            engine_breaker=request.engine_breaker,
+            restarted=request.restarted,
+            on_lost=end_left if sandboxed else None,
+            on_event=request.on_event,
         )
-    shares = share_out(size, min(count, size))
-    processes = find_processes(settings.cluster.address, len(shares))
-    sandboxed = environment.sandbox_spec() is not None
-    if sandboxed:
-        make_provider(settings).check_key()
-    sent = _portable(settings, len(shares))
-    model = policy.model if isinstance(engine, TokenEngine) else ""
+
+    def player(self, rules: Rules, played: Callable[[Trajectory], None]) -> RemotePlayer:
+        """Return a player whose attempts the workers play; `played` is called with the result of each attempt."""
+        longest = self.engine.max_context if isinstance(self.engine, TokenEngine) else 0
+        return RemotePlayer(self.pool, self.engine.seat, replace(rules, max_context=longest), played)
+
+    def inputs(self) -> Mapping[str, str]:
+        """Return digests that the environments of the workers reported; see `Environment.inputs`."""
+        return self.pool.inputs
+
+    def spent(self) -> Mapping[str, float]:
+        """Return what the environments of the workers used; see `Environment.spent`."""
+        return self.pool.spent()
+
+    def check_engine(self) -> None:
+        """Refuse a started engine that cannot be used with rollout workers.
+
+        Raises:
+            ConfigError: The engine runs in lockstep.
+        """
+        if self.engine.lockstep:
+            raise ConfigError(
+                "An engine in lockstep waits for the episodes of one process, and rollout workers are several.",
+                remedy="--set engine.options.lockstep=false",
+            )
+
+
+def _worker_makers(
+    request: PlayersRequest, shares: Sequence[int]
+) -> tuple[Make, Callable[[int, int], Awaitable[None]]]:
+    """Return functions of number and generation: one makes a worker, one ends the sandboxes that a lost one left."""
+    sent = _portable(request.settings, len(shares))
+    model = request.policy.model if isinstance(request.engine, TokenEngine) else ""
     tokenizer = _read_tokenizer(Path(model)) if model else {}
 
     def labels(number: int, generation: int) -> dict[str, str]:
-        return {**owner_labels(run_id), WORKER_LABEL: str(number), GENERATION_LABEL: str(generation)}
+        return {**owner_labels(request.run_id), WORKER_LABEL: str(number), GENERATION_LABEL: str(generation)}
 
     def make(number: int, generation: int) -> WorkerSetup:
         return WorkerSetup(
@@ -159,47 +192,25 @@ def make_workers(
     async def end_left(number: int, generation: int) -> None:
         wanted = labels(number, generation)
         names = {name: wanted[name] for name in (RUN_LABEL, WORKER_LABEL, GENERATION_LABEL)}
-        await end_sandboxes(settings, names)
+        await end_sandboxes(request.settings, names)
 
-    return RemoteWorkers(
-        processes,
-        make,
-        engine,
-        shares=shares,
-        sandboxed=sandboxed,
-        digest=environment.data().digest,
-        breaker=Breaker(size, settings.pool.breaker_share),
-        engine_breaker=engine_breaker,
-        restarted=meter.add if meter is not None else lambda trajectory: None,
-        on_lost=end_left if sandboxed else None,
-        on_event=on_event,
-    )
-
-
-def check_workers(engine: TokenEngine | ChatEngine) -> None:
-    """Refuse a started engine that cannot be used with rollout workers.
-
-    Raises:
-        ConfigError: The engine runs in lockstep.
-    """
-    if engine.lockstep:
-        raise ConfigError(
-            "An engine in lockstep waits for the episodes of one process, and rollout workers play them in several.",
-            remedy="--set engine.options.lockstep=false",
-        )
+    return make, end_left
 
 
 def find_processes(address: str, count: int) -> WorkerProcesses:
-    """Return the machines for `count` rollout workers on the cluster at an address.
+    """Return the nodes for `count` rollout workers of the cluster at an address, not opened.
 
     Raises:
         MissingDependencyError: Ray is not installed.
     """
-    wanted = WorkerProcesses
-    found = registry().first("place_workers", wanted, cluster=address, count=count)  # type: ignore[type-abstract]
-    if found is None:
-        raise MissingDependencyError("No plugin places rollout workers on machines.")
-    return found
+    if importlib.util.find_spec("ray") is None:
+        raise MissingDependencyError(
+            f"{count} rollout workers (cluster.rollout_workers) need ray, which is not installed.",
+            remedy="pip install 'finqa[ray]'",
+        )
+    from finqa_ray.workers.ray_workers import RayWorkers
+
+    return RayWorkers(address, count)
 
 
 async def end_sandboxes(settings: Settings, labels: Mapping[str, str], *, except_for: str = "") -> None:

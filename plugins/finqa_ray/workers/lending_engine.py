@@ -12,8 +12,8 @@ import structlog
 
 from finqa_cli.contracts import EngineLoan, TokenEngine
 from finqa_cli.errors import FinqaError
-from finqa_cli.rollout.worker_messages import Offer
 from finqa_cli.types import Completion, GenerateRequest, PolicyVersion
+from finqa_ray.workers.worker_messages import Offer
 
 log = structlog.get_logger(__name__)
 

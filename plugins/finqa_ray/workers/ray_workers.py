@@ -12,10 +12,10 @@ import ray
 from ray.exceptions import RayError
 
 from finqa_cli import __version__
-from finqa_cli.contracts import WorkerProcess, WorkerProcesses
 from finqa_cli.errors import FinqaError, LostWorkerError
 from finqa_ray import cluster
 from finqa_ray.cluster import Cluster
+from finqa_ray.workers.worker_processes import WorkerProcess, WorkerProcesses
 
 CONCURRENCY = 100
 """Largest number of concurrent calls of an actor. One waits for events, one delivers, a few occur at start and end."""

@@ -36,7 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("finqa_cli.commands.recorded.show_run", "Show a run, or one of its episodes as a transcript."),
     "top": ("finqa_cli.commands.recorded.watch_run", "Monitor a run: progress, rates, sandboxes, failures."),
     "gc": ("finqa_cli.commands.recorded.clean_up", "Delete old checkpoints and files that killed processes left."),
-    "plan": ("finqa_cli.commands.plan", "Plan an evaluation, or a run with many sandboxes."),
+    "plan": ("finqa_cli.commands.plan", "Plan an evaluation."),
     "launch": (
         "finqa_cli.commands.clusters.print_recipe",
         "Print a recipe that starts a training on a cluster of machines.",

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from benchmarks.sandboxes.policy import next_tool_call
+from benchmarks.scale.engine_latency import LatencyModel, SharedDecoder
 from finqa_cli.contracts import ChatEngine
-from finqa_cli.placement.engine_latency import LatencyModel, SharedDecoder
 from finqa_cli.types import AssistantTurn, ChatRequest
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from finqa_cli.placement.engine_latency import LatencyModel, SharedDecoder
+from benchmarks.scale.engine_latency import LatencyModel, SharedDecoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from benchmarks.sandboxes.engine import SimulatedEngine
+from benchmarks.scale.engine_latency import LatencyModel
 from finqa_cli.contracts import EngineContext
 from finqa_cli.extend import Component, hookimpl
-from finqa_cli.placement.engine_latency import LatencyModel
 from finqa_cli.types import AssistantTurn, ChatRequest
 
 NAME = "simulated"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from finqa_cli.placement.engine_latency import LatencyModel
+from benchmarks.scale.engine_latency import LatencyModel
 from finqa_testing import Delay, Latency
 
 CLOUD = Latency(

@@ -1,4 +1,4 @@
-"""The simulator of `finqa plan` against real runs: costs measured with few sandboxes predict runs with many.
+"""The simulator of `benchmarks.scale` against real runs: costs measured with few sandboxes predict runs with many.
 
 The real runs are those of the other parts: a Daytona on loopback, the product's pool, scheduler and records, and a
 simulated engine. What is compared are the seconds until all sandboxes were ready, the length of three rounds of
@@ -23,8 +23,8 @@ from benchmarks.sandboxes.policy import plan
 from benchmarks.sandboxes.rollouts import Rollouts, collect
 from benchmarks.sandboxes.scale import Scale
 from benchmarks.sandboxes.world import fleet, world
-from finqa_cli.placement.scale_simulation import Simulation
-from finqa_cli.placement.scale_types import LATENCY_MEAN, Costs, Design
+from benchmarks.scale.simulation import Simulation
+from benchmarks.scale.types import LATENCY_MEAN, Costs, Design
 
 CALIBRATED_AT, SIZES = 100, (500, 1000)
 QUICK_AT, QUICK_SIZES = 10, (20,)

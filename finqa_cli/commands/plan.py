@@ -1,4 +1,4 @@
-"""`finqa plan`: what an evaluation can show, and what a run with many sandboxes takes, before it is run."""
+"""`finqa plan`: what an evaluation can show, before it is run."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from finqa_cli.commands.shared import sandbox_plan
 from finqa_cli.commands.shared.command_line import CommandLine
 from finqa_cli.commands.shared.options import EXIT_CODES, CommandApp, offers
 from finqa_cli.commands.shared.output import emit, plain_table, plural
-from finqa_cli.errors import UsageError
 from finqa_cli.evaluation.power_plan import RUN_DEVIATION, Assumptions, Plan, plan, with_attempts, with_seeds
 
 app = CommandApp()
@@ -29,19 +27,15 @@ _WORDS = {
     "deviation": "standard deviation of the accuracy of a method's runs",
 }
 
-_EXAMPLES = "Examples: finqa plan --questions 290 --difference 0.03; finqa plan --sandboxes 500 --hours 8."
+_EXAMPLE = "Example: finqa plan --questions 290 --difference 0.03."
 
 
 def _evaluation(*flags: str, help: str, **details: Any) -> Any:
-    return typer.Option(*flags, help=help, rich_help_panel="Evaluations", **details)
+    return typer.Option(*flags, help=help, **details)
 
 
 def _share(flag: str, default: str, help: str) -> Any:
     return _evaluation(flag, help=help, show_default=default, min=0.0, max=1.0)
-
-
-def _run(flag: str, help: str, **details: Any) -> Any:
-    return typer.Option(flag, help=help, rich_help_panel="Runs with many sandboxes", **details)
 
 
 Questions = Annotated[int | None, _evaluation("--questions", "-n", help="Number of questions.", min=2)]
@@ -86,33 +80,10 @@ Runs = Annotated[
         "seeds of a method and give its --run-deviation.",
     ),
 ]
-Hours = Annotated[float | None, _run("--hours", "Hours of the run, starts of sandboxes included.")]
-Workers = Annotated[
-    int,
-    _run(
-        "--workers",
-        "Rollout workers in addition to the controller (cluster.rollout_workers); 0: one process.",
-        min=0,
-        max=1000,
-    ),
-]
-Accounts = Annotated[
-    int, _run("--accounts", "Accounts of the sandbox provider; more than 1: not built yet.", min=1, max=1000)
-]
-Fresh = Annotated[bool, _run("--fresh", "Each episode needs a new sandbox, as in environments that execute code.")]
-Turns = Annotated[float, _run("--turns", "Mean turns of an episode.")]
-Tokens = Annotated[float, _run("--reply-tokens", "Median tokens of a turn.")]
-Step = Annotated[float, _run("--step-ms", "Time of an engine replica for a token of one request, in ms.")]
-Request = Annotated[float, _run("--request-ms", "Time that each further concurrent request adds to it, in ms.")]
-TurnCpu = Annotated[float, _run("--turn-cpu-ms", "CPU time of this machine for a turn, in ms.")]
 
 
-@app.command(epilog=f"{_EXAMPLES} {EXIT_CODES}")
-@offers(
-    *("pool.sandboxes", "pool.sessions_per_sandbox", "pool.max_concurrent_play", "pool.max_concurrent_create"),
-    *("sandbox", "train.group_size", "generation.engine_replicas", "model.name", "model.tensor_parallel_size"),
-    general=("config", "assign", "as_json"),
-)
+@app.command(epilog=f"{_EXAMPLE} {EXIT_CODES}")
+@offers(general=("as_json",))
 def main(
     line: CommandLine,
     questions: Questions = None,
@@ -128,34 +99,15 @@ def main(
     company_correlation: Company = None,
     run_deviation: Deviation = None,
     runs: Runs = None,
-    hours: Hours = None,
-    workers: Workers = 0,
-    accounts: Accounts = 1,
-    fresh: Fresh = False,
-    turns: Turns = 4.5,
-    reply_tokens: Tokens = 70.0,
-    step_ms: Step = 20.0,
-    request_ms: Request = 0.06,
-    turn_cpu_ms: TurnCpu = 3.0,
 ) -> None:
-    """Calculate what an evaluation can show, or with --hours what a run with many sandboxes takes and gives.
+    """Calculate what an evaluation can show: the smallest difference in accuracy, or what it takes to show a given one.
 
-    Evaluations: the smallest difference in accuracy that is shown, or what it takes to show a given one. Two policies
-    answer the same questions; a claim about two methods needs several runs (seeds) of each. Formulas: Miller, arXiv
-    2411.00640, section 5; Kish 1965; Bloom 1995.
-
-    Runs: --sandboxes and --hours are simulated with the settings of finqa train: time to fill, what limits, episodes,
-    cost, and what to change. Nothing is started.
+    Two policies answer the same questions; a claim about two methods needs several runs (seeds) of each. Formulas:
+    Miller, arXiv 2411.00640, section 5; Kish 1965; Bloom 1995.
 
     GPUs and their memory are planned by `finqa doctor` with the flags of the training; `finqa train --dry-run` measures
     its rollouts.
     """
-    _check_kind(line, hours)
-    if hours is not None:
-        load = sandbox_plan.Load(hours, workers, accounts, fresh, turns, reply_tokens, step_ms, request_ms, turn_cpu_ms)
-        planned = sandbox_plan.plan_sandboxes(line, load)
-        emit(sandbox_plan.document(planned), as_json=line.as_json, text=lambda: sandbox_plan.text(planned))
-        return
     result = plan(
         questions=questions,
         companies=companies,
@@ -174,27 +126,6 @@ def main(
         runs=runs or [],
     )
     emit(_document(result), as_json=line.as_json, text=lambda: _text(result))
-
-
-_OF_EVALUATIONS = {
-    *("questions", "companies", "attempts", "difference", "level", "power", "comparisons", "accuracy", "runs"),
-    *("paired_correlation", "attempt_correlation", "company_correlation", "run_deviation"),
-}
-
-
-def _check_kind(line: CommandLine, hours: float | None) -> None:
-    """Raise a UsageError for options of the other kind of plan; --hours makes it a plan of sandboxes."""
-    typed = set(line.typed) - {"as_json", "hours"}
-    if hours is None and (without_effect := typed - _OF_EVALUATIONS):
-        raise UsageError(
-            f"{line.written(without_effect)} would have no effect on a plan of an evaluation.",
-            remedy="--hours H, which makes it a plan of sandboxes",
-        )
-    if hours is not None and (without_effect := typed & _OF_EVALUATIONS):
-        raise UsageError(
-            f"{line.written(without_effect)} would have no effect on a plan of sandboxes.",
-            remedy=f"leave {line.written(without_effect)} out",
-        )
 
 
 def _document(result: Plan) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.sandboxes.ideal import ideal_schedule, lower_bound_s
-from finqa_cli.placement.engine_latency import LatencyModel
+from benchmarks.scale.engine_latency import LatencyModel
 
 UNCROWDED = LatencyModel(step_s=0.1, step_s_per_request=0.0)
 EPISODES = st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 20)), min_size=1, max_size=40)

@@ -9,8 +9,8 @@ from benchmarks.sandboxes.engine import SimulatedEngine
 from benchmarks.sandboxes.policy import plan
 from benchmarks.sandboxes.published import PublishedScheduler, exact_groups
 from benchmarks.sandboxes.published_sandbox import PublishedSandbox, generate
+from benchmarks.scale.engine_latency import LatencyModel
 from finqa_cli.contracts import EnvironmentContext, SandboxContext
-from finqa_cli.placement.engine_latency import LatencyModel
 from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment
 from finqa_plugins.sandboxes.local.local_provider import LocalSandboxProvider
 

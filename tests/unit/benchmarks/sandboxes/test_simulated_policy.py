@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.sandboxes.engine import SimulatedEngine
 from benchmarks.sandboxes.policy import MAX_TURNS, Plan, next_tool_call, plan
-from finqa_cli.placement.engine_latency import LatencyModel
+from benchmarks.scale.engine_latency import LatencyModel
 from finqa_cli.types import ChatRequest, Message, Sampling, Task, ToolCall
 from finqa_plugins.environments.openenv_finqa.finqa_prompt import TOOL_SPECS, read_prompt
 

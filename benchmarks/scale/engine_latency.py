@@ -3,7 +3,7 @@
 Every active request gets one token per step, and a step takes longer the more requests are active. So all requests
 share one count of steps: a request that needs w steps ends when the count has risen by w. A heap of the final counts
 gives the next request that ends. The same model runs on the event loop's clock (benchmarks) and in virtual time
-(`scale_simulation`).
+(`simulation`).
 """
 
 from __future__ import annotations

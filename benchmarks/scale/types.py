@@ -1,4 +1,4 @@
-"""Input and result of the simulation of a run with many sandboxes: design, costs, outcome; see `scale_simulation`."""
+"""Input and result of the simulation of a run with many sandboxes: design, costs, outcome; see `simulation`."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@ from functools import cache
 
 import pytest
 
-from finqa_cli.placement.engine_latency import LatencyModel
-from finqa_cli.placement.scale_plan import Planner, Prices, ScalePlan, draw_turns
-from finqa_cli.placement.scale_types import Costs, Design
+from benchmarks.scale.engine_latency import LatencyModel
+from benchmarks.scale.plan import Planner, Prices, ScalePlan, draw_turns
+from benchmarks.scale.types import Costs, Design
 
 FLAT = LatencyModel(step_s_per_request=0.0)
 SMALL = Design(sandboxes=100, episodes_at_once=100)

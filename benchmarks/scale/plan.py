@@ -1,6 +1,6 @@
 """The plan of a run with many sandboxes: how long the start takes, the episodes played, the bottleneck and the cost.
 
-All figures come from `scale_simulation`. The starts of all sandboxes are simulated. Rollouts are simulated with half of
+All figures come from `simulation`. The starts of all sandboxes are simulated. Rollouts are simulated with half of
 the episodes at once and with all of them, and the hours are extrapolated from both. Only rollouts are planned: the
 learner is assumed to keep up.
 """
@@ -12,9 +12,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from finqa_cli.placement.engine_latency import LatencyModel
-from finqa_cli.placement.scale_simulation import DRAWN, Simulation
-from finqa_cli.placement.scale_types import Costs, Design, Outcome
+from benchmarks.scale.engine_latency import LatencyModel
+from benchmarks.scale.simulation import DRAWN, Simulation
+from benchmarks.scale.types import Costs, Design, Outcome
 
 FULL, COMFORTABLE = 0.9, 0.6
 """Busy shares of a core. From the first on, the process is the bottleneck. Up to the second, it is not late."""
@@ -58,7 +58,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalePlan:
-    """Result of `finqa plan` with `--hours`.
+    """Result of `python -m benchmarks.scale`.
 
     Attributes:
         design: The design that was simulated.

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from finqa_cli.placement.engine_latency import LatencyModel
-from finqa_cli.placement.scale_plan import Planner, draw_turns
-from finqa_cli.placement.scale_simulation import Simulation
-from finqa_cli.placement.scale_types import LATENCY_MEAN, Costs, Design, Outcome
+from benchmarks.scale.engine_latency import LatencyModel
+from benchmarks.scale.plan import Planner, draw_turns
+from benchmarks.scale.simulation import Simulation
+from benchmarks.scale.types import LATENCY_MEAN, Costs, Design, Outcome
 from finqa_plugins.sandboxes._quota.sliding_window import SlidingWindow
 
 TURNS = draw_turns(4.5)

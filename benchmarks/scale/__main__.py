@@ -1,19 +1,27 @@
-"""The plan of a run with many sandboxes: settings and flags to a design, and its plan as text and as a document."""
+"""What a run with many sandboxes takes and gives: time to fill, what limits, episodes, cost, and what to change.
+
+    python -m benchmarks.scale --sandboxes 500 --hours 8 [--set PATH=VALUE] [--json]
+
+It is simulated in virtual time with the settings of `finqa train` (files, environment variables, `--set`). Those that
+are not given have the defaults of a machine with GPUs. Nothing is started, and no service is called.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from finqa_cli.commands.shared.command_line import CommandLine
+from benchmarks.scale.engine_latency import LatencyModel
+from benchmarks.scale.plan import GPUS_PER_REPLICA, LIMITS, NOT_BUILT, Planner, Prices, ScalePlan, draw_turns
+from benchmarks.scale.types import Costs, Design
 from finqa_cli.commands.shared.output import plain_table, plural
-from finqa_cli.errors import UsageError
+from finqa_cli.errors import FinqaError, UsageError
 from finqa_cli.extend import registry
-from finqa_cli.placement.engine_latency import LatencyModel
-from finqa_cli.placement.scale_plan import GPUS_PER_REPLICA, LIMITS, NOT_BUILT, Planner, Prices, ScalePlan, draw_turns
-from finqa_cli.placement.scale_types import Costs, Design
 from finqa_cli.settings import Loaded
 from finqa_cli.wiring.command_settings import read_layers
 
@@ -22,10 +30,32 @@ PROVIDER = "daytona"
 
 YEAR_H = 8760.0
 
+SETTINGS = {
+    "sandboxes": "pool.sandboxes",
+    "sessions_per_sandbox": "pool.sessions_per_sandbox",
+    "max_concurrent_play": "pool.max_concurrent_play",
+    "max_concurrent_create": "pool.max_concurrent_create",
+    "group_size": "train.group_size",
+    "engine_replicas": "generation.engine_replicas",
+}
+"""Flag -> path of the setting, a whole number; other settings are given with `--set`."""
+
+LOADS = {
+    "hours": (float, None, "hours of the run, starts of sandboxes included"),
+    "workers": (int, 0, "rollout workers in addition to the controller (cluster.rollout_workers); 0: one process"),
+    "accounts": (int, 1, "accounts of the sandbox provider; more than 1: not built yet"),
+    "turns": (float, 4.5, "mean turns of an episode"),
+    "reply_tokens": (float, 70.0, "median tokens of a turn"),
+    "step_ms": (float, 20.0, "time of an engine replica for a token of one request, in ms"),
+    "request_ms": (float, 0.06, "time that each further concurrent request adds to it, in ms"),
+    "turn_cpu_ms": (float, 3.0, "CPU time of this machine for a turn, in ms"),
+}
+"""Flag -> type, default and help; without a default it must be given."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The flags of the plan that are no settings; see `finqa plan --help`."""
+    """The flags that are no settings; see `--help`."""
 
     hours: float
     workers: int
@@ -38,16 +68,14 @@ class Load:
     turn_cpu_ms: float
 
 
-def plan_sandboxes(line: CommandLine, load: Load) -> ScalePlan:
-    """Plan a run with the settings of a command line. Components that are not chosen are those of a machine with GPUs.
-
-    Nothing is started, so a large number of sandboxes needs no confirmation.
+def plan_sandboxes(flags: Mapping[str, Any], assignments: Sequence[str], load: Load) -> ScalePlan:
+    """Plan a run with settings by their paths and those of `--set`.
 
     Raises:
         ConfigError: A setting is unknown or wrong.
         UsageError: A value is out of range, or the provider's limit of creates is not known.
     """
-    loaded = read_layers(flags=line.flags, files=line.files, assignments=line.assignments, assume_cuda=True)
+    loaded = read_layers(flags=flags, assignments=assignments, assume_cuda=True)
     settings = loaded.settings
     limit, window_s = _create_limit(loaded)
     pool = settings.pool
@@ -124,7 +152,7 @@ def _check(design: Design, load: Load) -> None:
     )
     for is_wrong, reason in wrong:
         if is_wrong:
-            raise UsageError(f"This cannot be planned: {reason}.", remedy="finqa plan --help")
+            raise UsageError(f"This cannot be planned: {reason}.", remedy="python -m benchmarks.scale --help")
 
 
 def document(plan: ScalePlan) -> dict[str, Any]:
@@ -201,3 +229,36 @@ def _duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the plan; return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    for name, path in SETTINGS.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=f"setting {path}")
+    parser.add_argument("--sandbox", help=f"sandbox provider (default: {PROVIDER})")
+    for name, (kind, default, text_of) in LOADS.items():
+        shown = text_of if default is None else f"{text_of} (default: {default:g})"
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", type=kind, default=default, required=default is None, help=shown
+        )
+    parser.add_argument("--fresh", action="store_true", help="each episode needs a new sandbox")
+    parser.add_argument("--set", action="append", default=[], metavar="PATH=VALUE", help="a setting; repeatable")
+    parser.add_argument("--json", action="store_true", help="print all figures as JSON")
+    chosen = vars(parser.parse_args(arguments))
+    flags = {path: chosen[name] for name, path in SETTINGS.items() if chosen[name] is not None}
+    if chosen["sandbox"] is not None:
+        flags["sandbox"] = chosen["sandbox"]
+    try:
+        planned = plan_sandboxes(flags, chosen["set"], Load(**{name: chosen[name] for name in (*LOADS, "fresh")}))
+    except FinqaError as error:
+        print(f"{error.message}\nfix: {error.remedy}", file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(document(planned), indent=2) if chosen["json"] else text(planned))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finqa_cli.placement.engine_latency import LatencyModel, SharedDecoder
+from benchmarks.scale.engine_latency import LatencyModel, SharedDecoder
 
 MODEL = LatencyModel(step_s=0.5, step_s_per_request=0.25)
 ARRIVALS = st.lists(st.tuples(st.floats(0, 50), st.integers(1, 60)), min_size=1, max_size=12)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from finqa_cli.placement.engine_latency import LatencyModel, SharedDecoder
-from finqa_cli.placement.scale_types import SPREAD, Costs, Design, Outcome
+from benchmarks.scale.engine_latency import LatencyModel, SharedDecoder
+from benchmarks.scale.types import SPREAD, Costs, Design, Outcome
 
 SETTLE_S = 5.0
 """Seconds after which an account has counted a create, even without a reply; as in the provider's quota."""

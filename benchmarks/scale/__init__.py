@@ -1,0 +1,1 @@
+"""Simulation of runs with many sandboxes in virtual time."""

@@ -171,10 +171,11 @@ format: install  ## Rewrite files into shape.
 reference: install  ## Write docs/reference.md, finqa/keywords.py and .env.example's settings from the declarations.
 	$(BIN)/python -m finqa_cli.settings.settings_reference
 
-dist: install  ## Build the source distribution and the wheel into dist/, check them, and try the wheel on the Pythons from 3.11 to 3.13 that are here.
+dist: install  ## Build the source distributions and the wheels of finqa and of the distributions in plugins/ into dist/, check them, and try the wheel on the Pythons from 3.11 to 3.13 that are here.
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[release]'
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
+	for folder in $(DISTRIBUTIONS); do $(BIN)/python -m build --no-isolation --outdir dist $$folder || exit; done
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python -m pytest -m slow tests/release
 

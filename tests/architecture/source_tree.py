@@ -157,7 +157,8 @@ def distributions() -> tuple[Source, ...]:
 
 def reached(module: str) -> dict[str, Source]:
     """The modules of finqa that are imported when this one is, packages around them included."""
-    known = {source.module: source for folder in ("finqa_cli", "plugins/finqa_plugins") for source in sources(folder)}
+    product = (*sources("finqa_cli"), *sources("plugins/finqa_plugins"), *distributions())
+    known = {source.module: source for source in product}
     found: dict[str, Source] = {}
     waiting = [module]
     while waiting:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from finqa_cli import __version__
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"finqa": ROOT / "finqa", "finqa_cli": ROOT / "finqa_cli", "finqa_plugins": ROOT / "plugins/finqa_plugins"}
 MOST_BYTES = 20_000_000
@@ -63,6 +65,23 @@ def test_the_source_distribution_has_what_the_wheel_is_built_from_and_the_docume
     assert sources | documents | {f"docs/{name}" for name in tracked(ROOT / "docs")} <= names
     assert not any(name.startswith(("tests/", ".", "dist/")) and name != ".gitignore" for name in names)
     assert path.stat().st_size < MOST_BYTES
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in ROOT.glob("plugins/*/pyproject.toml")))
+def test_each_distribution_in_plugins_has_its_package_and_an_entry_point(name: str, tmp_path: Path) -> None:
+    folder = ROOT / "plugins" / name
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    (path,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(path) as wheel:
+        names = {each for each in wheel.namelist() if ".dist-info/" not in each}
+        (metadata,) = (each for each in wheel.namelist() if each.endswith(".dist-info/METADATA"))
+        described = Parser().parsestr(wheel.read(metadata).decode("utf-8"))
+        entry_points = wheel.read(metadata.replace("METADATA", "entry_points.txt")).decode("utf-8")
+    assert names == {f"{name}/{each}" for each in tracked(folder) if each.endswith((".py", "py.typed"))}
+    assert described["Name"] == name.replace("_", "-") and described["Version"] == __version__
+    assert f"finqa=={__version__}" in described.get_all("Requires-Dist", [])
+    assert entry_points.startswith("[finqa]\n") and f"{name}.plugin" in entry_points
 
 
 def interpreter(version: str) -> str | None:

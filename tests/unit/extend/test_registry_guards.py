@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from textwrap import dedent
 
@@ -310,6 +310,18 @@ def test_a_checkout_declares_its_plugins_itself(tmp_path: Path) -> None:
     assert checkout_entries(tmp_path) == {}
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\n')
     assert checkout_entries(tmp_path) == {}
+
+
+def test_what_an_older_installation_of_the_checkout_declared_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "finqa-0.0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: finqa\nVersion: 0.0.1\n")
+    (info / "entry_points.txt").write_text("[finqa]\nmoved = finqa_plugins.moved.plugin\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert [entry.name for entry in entry_points(group="finqa") if entry.dist and entry.dist.version == "0.0.1"]
+    assert "moved" not in {report.name for report in registry.__wrapped__().reports}
 
 
 @pytest.mark.parametrize("name", ["finqa-text", "forecast"])

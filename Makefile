@@ -77,14 +77,14 @@ $(RAY)/.installed: Makefile | $(STAMP)
 	$(@D)/bin/python -m pip install --quiet ray==2.60.0
 	touch $@
 
-# TRL's trainers run in an environment of their own; tensors pass between the two through files.
+# TRL joins the packages of .venv in an environment of its own; tensors pass between the two through files.
 TRL := .venv-trl
-test-trl: install $(TRL)/.installed  ## Our losses, advantages and gradients beside those of TRL's own trainers; a minute.
+test-trl: install $(TRL)/.installed  ## Our losses, advantages and gradients beside those of TRL's own trainers, and TRL on our server; some minutes.
 	FINQA_TRL_PYTHON=$(TRL)/bin/python $(BIN)/python -m pytest tests/trl_parity $(ARGS)
 
-$(TRL)/.installed: tests/trl_parity/requirements.txt constraints.txt
+$(TRL)/.installed: tests/trl_parity/requirements.txt constraints.txt | $(STAMP)
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt torch==2.13.0
+	echo "import site; site.addsitedir('$$($(CURDIR)/$(BIN)/python $(SITE))')" > "$$($(@D)/bin/python $(SITE))/finqa-venv.pth"
 	$(@D)/bin/python -m pip install --quiet --constraint constraints.txt --requirement tests/trl_parity/requirements.txt
 	touch $@
 

@@ -59,15 +59,15 @@ def main(
             ],
         },
         as_json=as_json,
-        text=lambda: _text(report, control),
+        text=lambda: _text(report),
     )
 
 
-def _text(report: Report, control: Path | None) -> str:
+def _text(report: Report) -> str:
     """Return where the report is, and the command that shows the same pages in the browser."""
     shown = sum(count for _, _, count in report.runs)
     named = shlex.join(str(path) for path, _, _ in report.runs)
-    beside = f" --control {shlex.quote(str(control))}" if control else ""
+    beside = f" --control {shlex.quote(str(report.control))}" if report.control else ""
     return (
         f"Report: {report.path} ({plural(shown, 'episode')}, {report.size / 1e6:.1f} MB)\n"
         f"Open {report.path} in a browser, or: finqa view {named}{beside}"

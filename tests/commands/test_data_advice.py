@@ -54,11 +54,6 @@ def named_twice() -> None:
     shutil.copy(source, source.with_suffix(".jsonl" if source.suffix == ".csv" else ".csv"))
 
 
-def prepared() -> None:
-    Path("prepared").mkdir()
-    write_json(Path("prepared/dev.json"), [finqa_row("a")])
-
-
 def report_is_there() -> None:
     write_json(Path("dev.json"), [finqa_row("a")])
     Path("report").mkdir()
@@ -79,7 +74,6 @@ MISTAKES = [
     Mistake("empty FinQA", "data import finqa-json dev.json --out new", "finqa-json --help", finqa()),
     Mistake("a folder of tables", "data check tables", "import tables tables", lambda: as_csv(Path())),
     Mistake("a folder of tables to build", "snapshot build --data tables", "import tables", lambda: as_csv(Path())),
-    Mistake("a folder of FinQA", "data check prepared", "finqa-json prepared/dev.json", prepared),
     Mistake("no folder", "data import openenv nothing --out new", "import --help"),
     Mistake("no folder of rLLM", "data import rllm nothing --out new", "rllm --help"),
     Mistake("a split in two forms", "data import rllm rllm --out new", "mv ", named_twice),

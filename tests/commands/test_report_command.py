@@ -46,8 +46,9 @@ def test_a_training_has_a_report_with_its_control(capsys: pytest.CaptureFixture[
     assert printed[0].startswith("Report: run/report.html (36 episodes, ")
     assert printed[1] == "Open run/report.html in a browser, or: finqa view run --control shuffled"
     assert '"label":"shuffled"' in Path("run/report.html").read_text("utf-8")
-    assert main(["report", "run"]) == 0 and capsys.readouterr().out.endswith("or: finqa view run\n")
-    assert '"control":null' in Path("run/report.html").read_text("utf-8")
+    assert main(["report", "run"]) == 0, "the control is remembered"
+    assert capsys.readouterr().out.endswith("or: finqa view run --control shuffled\n")
+    assert '"label":"shuffled"' in Path("run/report.html").read_text("utf-8")
 
 
 def test_candidates_of_sample_and_metrics_alone_have_a_report(capsys: pytest.CaptureFixture[str]) -> None:

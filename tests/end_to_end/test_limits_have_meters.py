@@ -93,8 +93,8 @@ def test_no_limit_is_passed_by_more_than_stated(
     said = capsys.readouterr()
     if scope == "run":
         assert status == 75, said.err
-        assert len(records) < 12
-        if kind != "time":
+        if kind != "time":  # episodes that have begun are finished, so a clock may find all of them begun
+            assert len(records) < 12
             limit = float(LIMITS[scope, kind].partition("=")[2])
             largest = max(used(record)[kind] for record in records)
             assert limit <= sum(used(record)[kind] for record in records) <= limit + largest

@@ -46,11 +46,13 @@ class Report:
         path: The file.
         size: Its size in bytes.
         runs: For each run its folder, the number of its episodes, and the number of those in the file.
+        control: Folder of the control that it shows, which may be that of an earlier report; None: it shows none.
     """
 
     path: Path
     size: int
     runs: tuple[tuple[Path, int, int], ...]
+    control: Path | None
 
 
 def write_report(
@@ -104,7 +106,7 @@ def write_report(
     if control is not None and out is None:
         write_json(runs[0] / _CONTROL, {"control": os.path.relpath(control.resolve(), runs[0].resolve())})
     counts = [(each.path, len(each.episodes), len(kept.episodes)) for each, kept in zip(records, shown, strict=True)]
-    return Report(path=target, size=len(page.encode("utf-8")), runs=tuple(counts))
+    return Report(path=target, size=len(page.encode("utf-8")), runs=tuple(counts), control=control)
 
 
 def remembered_control(run: Path) -> Path | None:

@@ -60,7 +60,7 @@ def test_smaller_chunks_and_blocks_of_the_head_change_nothing_but_rounding(
     batch = as_batch(random_samples(3))
     whole = gradient(learner, batch)
     monkeypatch.setattr(forward, "_CPU_LOGITS_PER_CHUNK", 40_000 * 5)
-    monkeypatch.setattr(forward, "_HEAD_PER_BLOCK", 64 * 7_000)
+    monkeypatch.setattr(precision, "_HEAD_PER_BLOCK", 64 * 7_000)
     with LargestTensor() as seen:
         pieces = gradient(learner, batch)
     assert float((pieces - whole).norm() / whole.norm()) < 1e-2

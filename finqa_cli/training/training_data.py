@@ -177,7 +177,7 @@ def _division(settings: Settings, training: Sequence[Task]) -> str:
         return f"put all tasks of one {noun} into one split, or leave out the splits: tasks are then split by {noun}"
     assigned = [word for name, value in options.items() for word in ("--set", f"environment.options.{name}={value}")]
     words = [*map(str, files), "--for", component.name, *assigned, "--split-by", "cluster", "--out", "divided"]
-    return f"split it by {noun} (finqa data prepare {shlex.join(words)}) and train with --data divided"
+    return f"split it by {noun} (finqa data prepare {shlex.join(words)}) and --data divided"
 
 
 def _cluster_options(settings: Settings, clustered_by: str) -> dict[str, Any]:

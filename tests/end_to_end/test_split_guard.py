@@ -244,7 +244,7 @@ def test_the_advice_for_files_is_a_command_that_divides_them(home: Path, capsys:
     advice = errors.partition("fix: ")[2]
     command = advice[advice.index("(") + 1 : advice.index(")")]
     assert command.startswith("finqa data prepare ") and main(shlex.split(command)[1:]) == 0
-    assert "train with --data divided" in advice
+    assert "and --data divided" in advice
     code, errors = fails(capsys, *TRAIN, text[0], "--data=divided", "--run-dir=taken")
     assert code == 78 and NEXT_STAGE in errors, errors
 

@@ -20,7 +20,6 @@ finqa sft "$work/demonstrations" --init configs/models/tiny.toml --run-dir "$wor
   --epochs 2 --lr 2e-3 --batch-tokens 4096 --seed 0 \
   --set 'learner.options.betas=[0.9,0.98]' --set learner.options.threads=1 --set sft.warmup_share=0.05
 
-cp "$work"/sft/checkpoints/final/* "$shipped"/
-chmod 644 "$shipped"/*
+install -m 644 "$work"/sft/checkpoints/final/* "$shipped"/
 finqa eval "$shipped" --split test
 finqa eval "$shipped" --split test --temperature 1 --attempts 4

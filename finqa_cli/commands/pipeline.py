@@ -35,6 +35,7 @@ from finqa_cli.settings import Choice, Settings, is_embedded
 from finqa_cli.settings.published_names import METHODS, Method
 from finqa_cli.settings.settings_files import file_layers
 from finqa_cli.training.rl.rl_run import check_idle_options
+from finqa_cli.wiring.command_settings import with_grader_of_data
 
 app = CommandApp()
 
@@ -242,8 +243,8 @@ def _spec(line: CommandLine, method: Method) -> PipelineSpec:
                 remedy=f"--method {value.strip()} instead of --set {name.strip()}",
             )
     of_imitation, of_training = _files(line.files, method)
-    imitation = line.load({"optimizer.name": "sft"}, files=of_imitation, quiet=True)
-    training = line.load({"optimizer.name": method}, files=of_training)
+    imitation = with_grader_of_data(line.load({"optimizer.name": "sft"}, files=of_imitation, quiet=True))
+    training = with_grader_of_data(line.load({"optimizer.name": method}, files=of_training))
     if (folder := training.settings.run.dir) is not None and training.origins["run.dir"].startswith("file"):
         line.note(f"warning: run.dir = {folder} ({training.origins['run.dir']}) has no effect here: --output names it")
     elif folder is not None:

@@ -19,6 +19,7 @@ from finqa_cli.extend import missing_requirements, registry
 from finqa_cli.masking import masked
 from finqa_cli.settings import ENVIRONMENT, Settings
 from finqa_cli.wiring.build import make_verdict
+from finqa_cli.wiring.command_settings import with_grader_of_data
 
 app = CommandApp("Show, test and apply rewards.", epilog=EXIT_CODES)
 
@@ -154,7 +155,7 @@ def _settings(line: CommandLine, name: str | None, spec: Path | None, weights: s
     """Return the settings with the reward of the argument. Its options in the settings apply if they name it, too."""
     chosen = workflow.name_of(line.load(quiet=True).settings, name)
     given = {"reward.name": chosen, "reward.options.spec": spec and str(spec), "reward.options.weights": weights}
-    return line.load(given, quiet=True).settings
+    return with_grader_of_data(line.load(given, quiet=True)).settings
 
 
 def _specification(settings: Settings) -> dict[str, Any]:

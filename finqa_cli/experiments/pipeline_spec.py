@@ -26,6 +26,7 @@ from finqa_cli.extend import registry
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Loaded, Settings, from_public_dict, to_public_dict
 from finqa_cli.settings.published_names import Method
+from finqa_cli.settings.recorded_versions import with_grader
 from finqa_cli.training.rl.rl_run import check_method
 from finqa_cli.training.training_data import guard_training
 from finqa_cli.types.splits import split_of_name
@@ -150,8 +151,8 @@ def read_spec(document: Mapping[str, Any]) -> PipelineSpec:
     try:
         return PipelineSpec(
             method=document["method"],
-            imitation=from_public_dict(document["imitation"]),
-            training=from_public_dict(document["training"]),
+            imitation=from_public_dict(with_grader(document["imitation"])),
+            training=from_public_dict(with_grader(document["training"])),
             data=DataSource.read(document["data"]),
             init=document["init"],
             demonstrations=Demonstrations(**document["demonstrations"]),

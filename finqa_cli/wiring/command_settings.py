@@ -127,12 +127,12 @@ def place_settings(loaded: Loaded, purpose: Purpose | None) -> Loaded:
     chosen = loaded.settings.environment
     if not missing_requirements(environment := registry().find("environment", chosen.name)):
         registry().config(environment, chosen.options)  # what is wrong there is named before a model is looked for
-    loaded = _with_grader_of_data(_with_codec_of_model(loaded))
+    loaded = with_grader_of_data(_with_codec_of_model(loaded))
     placed = place(loaded.settings, loaded.undecided, purpose)
     return replace(loaded, settings=placed.settings, plan=placed.plan)
 
 
-def _with_grader_of_data(loaded: Loaded) -> Loaded:
+def with_grader_of_data(loaded: Loaded) -> Loaded:
     """Return the settings with the grader of the data, unless a layer or the environment's server sets one.
 
     Without a snapshot it is the default of the environment. Its version is then in the settings of the run, which
@@ -151,8 +151,6 @@ def _with_grader_of_data(loaded: Loaded) -> Loaded:
     else:
         snapshot = LocalSnapshots(settings.data.home).current(settings.data.snapshot)
         about = snapshot.metadata if snapshot is not None else {}
-        if not about.get("grader"):
-            return loaded
         origin = f"snapshot {settings.data.snapshot}"
         grader = default_grader(str(about.get("source", "")), str(about.get("grader", "")))
     environment = Choice(name=chosen.name, options={**chosen.options, "grader": versioned(grader)})

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from finqa_cli.app import main
+from finqa_cli.data import GenerateSpec, generate, write_layout
+from finqa_cli.data.dataset import default_grader
 
 
 @pytest.mark.usefixtures("empty_folder")
@@ -82,10 +85,10 @@ def test_prompt_file_and_tools_of_the_server_are_recorded_and_pinned(capsys: pyt
 @pytest.mark.parametrize(
     ("flags", "rules"),
     [
-        (["--grader=strict"], "environment finqa, grader strict-3"),
+        (["--grader=openenv"], "environment finqa, grader openenv"),
         (
             ["--reward=ternary", "--set=reward.options.format=plain"],
-            "environment finqa, grader openenv, reward ternary",
+            "environment finqa, grader strict-3, reward ternary",
         ),
         (["--environment=finqa-text"], "environment finqa-text, grader strict-3"),
     ],
@@ -95,3 +98,32 @@ def test_the_first_line_says_by_which_rules_answers_were_judged(
 ) -> None:
     assert main(["eval", "scripted", "--limit=1", *flags]) == 0
     assert f"/test ({rules}): accuracy" in capsys.readouterr().out.splitlines()[0]
+
+
+@pytest.mark.parametrize(("boxed", "grader"), [(True, "openenv"), (False, "strict-3")])
+def test_published_data_is_graded_as_it_was_published_and_other_data_strictly(
+    boxed: bool, grader: str, empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = generate(GenerateSpec(companies=2, questions=3))
+    answers = [f"\\boxed{{{one.answer}}}" if boxed else one.answer for one in made.questions]
+    questions = [replace(one, answer=answer, split="test") for one, answer in zip(made.questions, answers, strict=True)]
+    write_layout(replace(made, questions=tuple(questions)), Path("data"))
+    Path("data/dataset.json").unlink()  # as in the published folder
+    assert main(["snapshot", "build", "--snapshot-name=own", "--data=data"]) == 0
+    capsys.readouterr()
+    assert main(["eval", "scripted", "--snapshot=own", "--run-dir=run"]) == 0
+    assert f"own/test (environment finqa, grader {grader}): accuracy 1.000" in capsys.readouterr().out
+    assert json.loads(Path("run/settings.json").read_text())["environment"]["options"]["grader"] == grader
+
+
+@pytest.mark.parametrize(
+    ("source", "named", "grader"),
+    [
+        ("snorkelai/finqa-data at 0123456789ab", "", "openenv"),
+        ("Snorkel finqa-data", "strict-1", "strict-1"),
+        ("finqa data generate --companies 60", "", "strict"),
+        ("mine", "strict-2", "strict"),
+    ],
+)
+def test_the_grader_of_data(source: str, named: str, grader: str) -> None:
+    assert default_grader(source, named) == grader

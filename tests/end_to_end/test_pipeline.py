@@ -66,7 +66,7 @@ def test_steps_leave_folders_with_manifests_logs_and_a_record(begun: Path) -> No
         assert manifest.get("inputs") is not None or "config" in manifest
     assert json.loads((begun / "01_dataset/snapshot.json").read_text())["digest"].startswith("sha256:")
     assert len((begun / "01_dataset/demonstrations/trajectories.jsonl").read_text().splitlines()) == 4
-    assert "grader: openenv" in (begun / "02_rewards/reward_spec.yaml").read_text()
+    assert "grader: strict-3" in (begun / "02_rewards/reward_spec.yaml").read_text()
     assert json.loads((begun / "00_data_validation/check_report.json").read_text())["ok"] is True
 
 

@@ -22,6 +22,7 @@ from finqa_cli.statistics import read_outcome
 pytestmark = pytest.mark.usefixtures("empty_folder")
 
 SMALL = ("--limit=6", "--sandboxes=2")
+PLAYED = (*SMALL, "--grader=openenv", "--run-dir=played")
 ANSWERS = ("about 5", "maybe 5", "The answer is 5.", "05", "5 or 6", "5.001")
 
 
@@ -46,7 +47,7 @@ def change_answers(run: Path, answers: tuple[str, ...]) -> None:
 def test_other_graders_judge_as_if_it_had_been_played_with_them(
     engine: str, profile: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    document(["eval", engine, *SMALL, "--run-dir=played"], capsys)
+    document(["eval", engine, *PLAYED], capsys)
     files = {path: path.read_bytes() for path in Path("played").rglob("*") if path.is_file()}
     document(["eval", engine, *SMALL, f"--grader={profile}", "--run-dir=again"], capsys)
     document(["eval", "--rescore=played", f"--grader={profile}", "--run-dir=rescored"], capsys)
@@ -61,7 +62,7 @@ def test_other_graders_judge_as_if_it_had_been_played_with_them(
 
 
 def test_both_verdicts_are_compared(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    document(["eval", "scripted", *SMALL, "--run-dir=played"], capsys)
+    document(["eval", "scripted", *PLAYED], capsys)
     change_answers(Path("played"), ANSWERS)
     monkeypatch.setattr("finqa_plugins.environments.openenv_finqa.gold_truths.Truths.of", lambda self, task: "5")
     strict = document(["eval", "--rescore=played", "--grader=strict-3", "--run-dir=strict"], capsys)
@@ -80,7 +81,7 @@ def test_both_verdicts_are_compared(capsys: pytest.CaptureFixture[str], monkeypa
 def test_attempts_that_strict_grades_otherwise_are_counted(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert document(["eval", "scripted", *SMALL, "--run-dir=played"], capsys)["graded_otherwise_by_strict"] == 0
+    assert document(["eval", "scripted", *PLAYED], capsys)["graded_otherwise_by_strict"] == 0
     change_answers(Path("played"), ANSWERS)
     monkeypatch.setattr("finqa_plugins.environments.openenv_finqa.gold_truths.Truths.of", lambda self, task: "5")
     settings = from_public_dict(read_settings(Path("played")))
@@ -94,7 +95,7 @@ def test_an_evaluation_says_how_many_strict_grades_otherwise(
 ) -> None:
     truths = "finqa_plugins.environments.openenv_finqa.gold_truths.Truths.of"
     monkeypatch.setattr(truths, lambda self, task: "no answer has this name")
-    assert main(["eval", "scripted", *SMALL, "--run-dir=played"]) == 0
+    assert main(["eval", "scripted", *PLAYED]) == 0
     command = "strict-3 grades 6 attempts otherwise: finqa eval --rescore played --grader strict"
     assert command in capsys.readouterr().out
 
@@ -109,7 +110,7 @@ def test_rewards_of_texts_are_computed_again(capsys: pytest.CaptureFixture[str])
 
 
 def test_faults_stay_faults(capsys: pytest.CaptureFixture[str]) -> None:
-    document(["eval", "scripted", *SMALL, "--run-dir=played"], capsys)
+    document(["eval", "scripted", *PLAYED], capsys)
     log = Path("played/trajectories.jsonl")
     first, *others = read_jsonl(log)
     first |= {"status": "sandbox_error", "reward": None, "components": {}, "error": "it died"}

@@ -26,6 +26,7 @@ from finqa_cli.provisioning.served_snapshot import serve_snapshot
 from finqa_cli.runs.reporter import Reporter
 from finqa_cli.settings import EMBEDDED
 from finqa_cli.types import ImageInfo, Snapshot
+from finqa_cli.wiring.command_settings import with_grader_of_data
 
 app = CommandApp("Build, list, show, serve and delete compiled data sets.", epilog=EXIT_CODES)
 
@@ -150,7 +151,7 @@ def serve(
 
     Example: finqa snapshot serve openenv-finqa --host 0.0.0.0 --port 8000
     """
-    settings = line.load({"data.snapshot": name}, quiet=True).settings
+    settings = with_grader_of_data(line.load({"data.snapshot": name}, quiet=True)).settings
     with progress(as_json=line.as_json, quiet=line.quiet) as reporter:
         server = serve_snapshot(settings, host, port, os.environ, reporter)
     document = {"url": server.url, "mcp": f"{server.url}/mcp", "snapshot": name, "token": server.made_token or None}

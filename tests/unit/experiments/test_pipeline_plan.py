@@ -40,7 +40,7 @@ FINQA_ROW = {
 
 
 def spec_of(method: str = "grpo", settings: Settings | None = None, data: DataSource | None = None) -> PipelineSpec:
-    settings = settings or load_settings().settings
+    settings = settings or load_settings(flags={"environment.options.grader": "strict-3"}).settings
     return PipelineSpec(
         method=method,  # type: ignore[arg-type]  # from METHODS
         imitation=settings,

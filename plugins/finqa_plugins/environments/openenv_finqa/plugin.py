@@ -35,7 +35,7 @@ def register_components() -> list[Component]:
                     kind=str,
                     help="Grading rules: openenv, strict (strict-3), strict-1, strict-3 or judge",
                     variable="FINQA_GRADER",
-                    shown="openenv; strict for imported data",
+                    shown="strict; openenv for Snorkel's published data",
                 ),
             },
         )

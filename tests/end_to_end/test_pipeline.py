@@ -158,7 +158,8 @@ def test_data_that_a_step_would_refuse_is_refused_before_the_first(
     for more in ([], ["--dry-run"]):
         assert main(["pipeline", "--method=ppo", "--data=data", "--quiet", *more]) == 65
         told = capsys.readouterr().err
-        assert told.count("error: ") == told.count("fix: ") == 1 and "data/input_companies: the folder is missing" in told
+        assert told.count("error: ") == told.count("fix: ") == 1
+        assert "data/input_companies: the folder is missing" in told
         assert not Path("outputs").exists()
 
 

@@ -263,7 +263,8 @@ def reward(answer):
 def test_the_advice_for_an_own_environment_is_about_its_tasks(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("own.py").write_text(OWN)
     code, errors = fails(capsys, "train", "--environment=own.py", "--model=embedded", "--split=dev", "--run-dir=run")
-    assert code == 65 and "put all tasks of one cluster into one split, or leave out the splits: tasks" in errors, errors
+    advised = "put all tasks of one cluster into one split, or leave out the splits: tasks"
+    assert code == 65 and advised in errors, errors
     assert "data prepare" not in errors
     Path("own.py").write_text(OWN.replace(', "split": ("train", "dev")[number % 2]', ""))
     code, errors = fails(capsys, "train", "--environment=own.py", "--model=embedded", "--split=dev", "--run-dir=run")

@@ -54,11 +54,11 @@ def measure(
     from finqa_cli.algorithms.losses import CrossEntropyLoss
     from finqa_cli.algorithms.packing import pack
     from finqa_cli.contracts import LearnerContext
-    from finqa_cli.settings import load_settings
+    from finqa_cli.wiring.command_settings import read_layers
     from finqa_plugins.learners.torch.config import TorchLearnerConfig
     from finqa_plugins.learners.torch.torch_learner import TorchLearner
 
-    samples = _samples(load_settings(flags={"model.name": model}).settings, demonstrations)[: steps * PER_STEP]
+    samples = _samples(read_layers(flags={"model.name": model}).settings, demonstrations)[: steps * PER_STEP]
     context = LearnerContext(
         model=model,
         learning_rate=2e-4 if form.rank else 1e-5,

@@ -30,31 +30,15 @@ from finqa_cli.errors import (
 )
 
 if TYPE_CHECKING:
-    from finqa.calling import Progress
-    from finqa.recordings import Episode, Episodes, Records
-    from finqa.workflows import (
-        Evaluation,
-        Run,
-        Samples,
-        Training,
-        evaluate,
-        evaluate_async,
-        load_run,
-        sample,
-        sample_async,
-        train,
-        train_async,
-    )
+    from finqa.recordings import Episode, Episodes, Records, Run, load_run
+    from finqa.results import Evaluation, Progress, Samples, Training
+    from finqa.workflows import evaluate, evaluate_async, sample, sample_async, train, train_async
 
 _PLACES = {
-    "Progress": "finqa.calling",
-    **dict.fromkeys(("Episode", "Episodes", "Records"), "finqa.recordings"),
+    **dict.fromkeys(("Episode", "Episodes", "Records", "Run", "load_run"), "finqa.recordings"),
+    **dict.fromkeys(("Evaluation", "Progress", "Samples", "Training"), "finqa.results"),
     **dict.fromkeys(
-        (
-            *("Evaluation", "Run", "Samples", "Training", "load_run"),
-            *("evaluate", "evaluate_async", "sample", "sample_async", "train", "train_async"),
-        ),
-        "finqa.workflows",
+        ("evaluate", "evaluate_async", "sample", "sample_async", "train", "train_async"), "finqa.workflows"
     ),
 }
 """Module of each name that is imported at its first use."""

@@ -12,10 +12,10 @@ import structlog
 
 from finqa_cli import logs
 from finqa_cli.errors import UsageError
-from finqa_cli.settings import Loaded, load_settings
+from finqa_cli.settings import Loaded
 from finqa_cli.settings.offered import keywords_of, offered_settings
 from finqa_cli.settings.schema import DECLARATIONS
-from finqa_cli.wiring.command_settings import check_sandboxes, check_snapshot, place_settings
+from finqa_cli.wiring.command_settings import check_sandboxes, check_snapshot, place_settings, read_layers
 from finqa_cli.wiring.placing import Purpose
 
 Files = str | Path | Sequence[str | Path]
@@ -55,7 +55,7 @@ class Arguments:
             ConfigError: A setting is unknown or wrong, or the run does not fit on this machine.
             UsageError: A setting is given twice, or would have no effect.
         """
-        loaded = load_settings(flags=implied, files=self.config, arguments=self.values)
+        loaded = read_layers(flags=implied, files=self.config, arguments=self.values)
         for path, name, value in self.values:
             if path == "data.snapshot" and value is not None:
                 check_snapshot(loaded.settings.environment.name, name)

@@ -9,11 +9,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from finqa.explained_errors import explained
 from finqa.recordings import Episode
+from finqa.results import Progress
 from finqa_cli.masking import Masker
 from finqa_cli.runs.interrupts import ALWAYS_STOPPING, Stopper, run
 from finqa_cli.runs.jsonl import SCHEMA_VERSION
@@ -21,26 +22,6 @@ from finqa_cli.runs.reporter import Reporter
 from finqa_cli.runs.trajectory_records import trajectory_record
 from finqa_cli.training.torchrun import leading
 from finqa_cli.types import Trajectory
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """Progress of a phase of a workflow.
-
-    Attributes:
-        phase: Name of the phase, such as `eval`, `rollout` or `train`.
-        done: Number of finished steps.
-        total: Number of planned steps; None if it is not known.
-        fields: Current figures, such as the mean reward.
-        ended: The phase has ended.
-    """
-
-    phase: str
-    done: int
-    total: int | None
-    fields: Mapping[str, object] = field(default_factory=dict)
-    ended: bool = False
-
 
 OnEpisode = Callable[[Episode], object]
 """Callback for each episode, once it is on disk."""

@@ -11,10 +11,10 @@ class EvaluateKeywords(TypedDict, total=False):
     """Flags of `finqa eval`."""
 
     environment: str | None
-    dataset_limit: int | None
-    max_attempts: int | None
     hints: bool | None
     grader: str | None
+    dataset_limit: int | None
+    max_attempts: int | None
     engine: str | None
     sandbox: str | None
     dangerously_run_unisolated: bool | None
@@ -52,10 +52,10 @@ class TrainKeywords(TypedDict, total=False):
     """Flags of `finqa train`."""
 
     environment: str | None
-    dataset_limit: int | None
-    max_attempts: int | None
     hints: bool | None
     grader: str | None
+    dataset_limit: int | None
+    max_attempts: int | None
     engine: str | None
     sandbox: str | None
     dangerously_run_unisolated: bool | None
@@ -123,10 +123,10 @@ class SampleKeywords(TypedDict, total=False):
     """Flags of `finqa sample`."""
 
     environment: str | None
-    dataset_limit: int | None
-    max_attempts: int | None
     hints: bool | None
     grader: str | None
+    dataset_limit: int | None
+    max_attempts: int | None
     engine: str | None
     sandbox: str | None
     dangerously_run_unisolated: bool | None

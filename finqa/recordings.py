@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,12 +28,15 @@ if TYPE_CHECKING:
 
 _LOG = "trajectories.jsonl"
 
+_RESUMED_BY = {"eval": "evaluate", "train": "train", "sample": "sample"}
+"""Command of a run -> function of `finqa.workflows` that resumes it."""
 
-def find_run(path: str | Path) -> Path:
-    """Return the folder of a run.
+
+def load_run(path: str | Path) -> Run:
+    """Return a run on disk, also while it runs.
 
     Args:
-        path: The folder, or its name below ./runs.
+        path: Folder of the run, or its name below ./runs.
 
     Raises:
         DataError: There is no run there.
@@ -39,7 +44,7 @@ def find_run(path: str | Path) -> Path:
     with explained():
         folder = locate_run(Path(path))
         read_run(folder)
-    return folder
+    return Run(folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,8 +307,8 @@ class Records(Sequence[dict[str, Any]]):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RecordedRun:
-    """The files of a run.
+class Run:
+    """A run on disk.
 
     Attributes:
         path: Its folder.
@@ -364,8 +369,8 @@ class RecordedRun:
         self,
         out: str | Path | None = None,
         *,
-        beside: str | Path | RecordedRun | None = None,
-        control: str | Path | RecordedRun | None = None,
+        beside: str | Path | Run | None = None,
+        control: str | Path | Run | None = None,
     ) -> Path:
         """Write `finqa report`, one HTML file, and return its path.
 
@@ -382,12 +387,33 @@ class RecordedRun:
         from finqa_cli.publishing.report.run_report import write_report
 
         other, shuffled = (
-            each.path if isinstance(each, RecordedRun) else None if each is None else find_run(each)
+            each.path if isinstance(each, Run) else None if each is None else load_run(each).path
             for each in (beside, control)
         )
         runs = [self.path, *([] if other is None else [other])]
         with explained():
             return write_report(runs, None if out is None else Path(out), control=shuffled).path
+
+    def resume(self, **options: Any) -> Any:
+        """Resume the run, as `finqa.evaluate(resume=...)`, `train` or `sample` do; returns their result.
+
+        Args:
+            options: Callbacks, and other arguments that these functions accept with `resume`.
+
+        Raises:
+            UsageError: It is a run of another command, or it is finished.
+        """
+        from finqa_cli.wiring.command_settings import RESUMABLE
+
+        if (function := _RESUMED_BY.get(self.command)) is None:
+            raise UsageError(
+                f"{self.path} is a run of `finqa {self.command}`, which Python does not resume.",
+                remedy=f"finqa {self.command} --resume {shlex.quote(str(self.path))}"
+                if self.command in RESUMABLE
+                else f"finqa show {shlex.quote(str(self.path))} shows what it recorded",
+            )
+        workflows = importlib.import_module("finqa.workflows")  # not at the top, because it imports this module
+        return getattr(workflows, function)(resume=self.path, **options)
 
     def __repr__(self) -> str:
         summary = self.summary

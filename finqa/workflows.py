@@ -1,13 +1,8 @@
-"""The functions of `finqa`: the workflows of `finqa eval`, `train` and `sample` with their settings as arguments.
-
-Their results are frozen and typed, each with its run, which can be resumed.
-"""
+"""The functions of `finqa`: the workflows of `finqa eval`, `train` and `sample` with their settings as arguments."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +11,8 @@ from typing import Any, Unpack
 from finqa.arguments import Arguments, Files, read_arguments
 from finqa.calling import Call, Callbacks, OnEpisode, OnMessage, OnProgress, call, call_async
 from finqa.keywords import EvaluateKeywords, SampleKeywords, TrainKeywords
-from finqa.recordings import RecordedRun, find_run
+from finqa.recordings import Run
+from finqa.results import Evaluation, Samples, Training
 from finqa_cli.errors import UsageError
 from finqa_cli.evaluation import candidates
 from finqa_cli.evaluation import evaluate as evaluation
@@ -41,7 +37,6 @@ from finqa_cli.settings.offered import (
 )
 from finqa_cli.training.rl import rl_run
 from finqa_cli.wiring.command_settings import (
-    RESUMABLE,
     check_command,
     fetch_run,
     limit_evaluation,
@@ -52,132 +47,6 @@ from finqa_cli.wiring.command_settings import (
 
 _OWN = ("target", "resume", "fresh", "quick_test", "config", "settings", "on_episode", "on_progress", "on_message")
 _OF_SAMPLE = ("num_candidates", "temperature", "top_p", "split", "limit")
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Run(RecordedRun):
-    """A run on disk.
-
-    Attributes:
-        path: Its folder.
-    """
-
-    def resume(self, **options: Any) -> Any:
-        """Resume the run, as `finqa.evaluate(resume=...)`, `train` or `sample` do; returns their result.
-
-        Args:
-            options: Callbacks, and other arguments that these functions accept with `resume`.
-
-        Raises:
-            UsageError: It is a run of another command, or it is finished.
-        """
-        functions: dict[str, Callable[..., Any]] = {"eval": evaluate, "train": train, "sample": sample}
-        if (function := functions.get(self.command)) is None:
-            raise UsageError(
-                f"{self.path} is a run of `finqa {self.command}`, which Python does not resume.",
-                remedy=f"finqa {self.command} --resume {shlex.quote(str(self.path))}"
-                if self.command in RESUMABLE
-                else f"finqa show {shlex.quote(str(self.path))} shows what it recorded",
-            )
-        return function(resume=self.path, **options)
-
-
-def load_run(path: str | Path) -> Run:
-    """Return a run on disk, also while it runs.
-
-    Args:
-        path: Folder of the run, or its name below ./runs.
-
-    Raises:
-        DataError: There is no run there.
-    """
-    return Run(find_run(path))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """The result of `finqa.evaluate`.
-
-    Attributes:
-        target: Policy or engine that played.
-        split: Split of the questions.
-        accuracy: Share of right answers of the graded episodes; None if none could be graded.
-        interval: Its 95 % interval, clustered by company or another property of questions; None without an accuracy.
-        n: Number of graded episodes.
-        faults: Episodes that ended in infrastructure faults; they are excluded from means.
-        report: All figures, as `finqa eval --json` prints them.
-        run: The run on disk.
-    """
-
-    target: str
-    split: str
-    accuracy: float | None
-    interval: tuple[float, float] | None
-    n: int
-    faults: int
-    report: Mapping[str, Any] = field(repr=False)
-    run: Run
-
-    def _repr_html_(self) -> str:
-        return self.run._repr_html_()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
-    """The result of `finqa.train`.
-
-    Attributes:
-        iterations: Number of finished iterations.
-        accuracy_before: Accuracy on held-out questions before training; None without an evaluation.
-        accuracy_after: Accuracy on the same questions after the last iteration.
-        before: All figures of the evaluation before; empty without one.
-        after: All figures of the last evaluation.
-        seconds: Wall time of this call, in seconds.
-        was_finished: The call resumed a run whose iterations were all done already.
-        run: The run on disk; `finqa.evaluate(str(training.run.path))` evaluates its policy.
-    """
-
-    iterations: int
-    accuracy_before: float | None
-    accuracy_after: float | None
-    before: Mapping[str, Any] = field(repr=False)
-    after: Mapping[str, Any] = field(repr=False)
-    seconds: float
-    was_finished: bool = False
-    run: Run
-
-    def _repr_html_(self) -> str:
-        return self.run._repr_html_()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
-    """The result of `finqa.sample`.
-
-    Attributes:
-        target: Policy or engine that played.
-        candidates: Number of graded candidates.
-        questions: Number of questions with candidates.
-        faults: Attempts that ended in infrastructure faults; they are not candidates.
-        report: All figures, as in report.json.
-        seconds: Wall time of this call, in seconds.
-        candidates_path: File with texts, token ids and log-probabilities of the candidates, one line per question.
-        scores_path: File with their rewards.
-        run: The run on disk.
-    """
-
-    target: str
-    candidates: int
-    questions: int
-    faults: int
-    report: Mapping[str, Any] = field(repr=False)
-    seconds: float
-    candidates_path: Path
-    scores_path: Path
-    run: Run
-
-    def _repr_html_(self) -> str:
-        return self.run._repr_html_()
 
 
 def evaluate(

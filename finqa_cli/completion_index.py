@@ -13,7 +13,7 @@ from finqa_cli import app as application
 from finqa_cli.commands.shared.command_line import declaration_of
 from finqa_cli.errors import ConfigError
 from finqa_cli.extend import missing_requirements, registry
-from finqa_cli.settings.schema import DECLARATIONS, EMBEDDED, KINDS
+from finqa_cli.settings.schema import DECLARATIONS, KINDS
 
 RUNS = frozenset({"target", "run", "runs", "resume", "rescore", "source", "baseline", "compare_with"})
 """Parameters that name a run."""
@@ -71,7 +71,7 @@ def _describe(name: str, command: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     ]
     arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
     kinds = [kind for parameter in arguments if (kind := _kind(parameter)) != "text"]
-    named = [[EMBEDDED, registry().expert()]] if any(parameter.name == "target" for parameter in arguments) else []
+    named = [[*_PLAYERS]] if any(parameter.name == "target" for parameter in arguments) else []
     yield name, {"options": options, "arguments": [*kinds, *named]}
 
 
@@ -96,6 +96,7 @@ def _kind(parameter: Any) -> Any:
 _NAMES = {"data.snapshot": "snapshots", "data.eval_split": ["train", "dev", "test"]}
 """Settings whose values are names of data."""
 
+_PLAYERS = ("embedded", "scripted")
 _COMPONENTS = ("environment", "engine", "sandbox", "optimizer", "reward", "grader", "learner", "codec", "trackers")
 
 

@@ -22,7 +22,11 @@ from benchmarks.scale.types import Costs, Design
 from finqa_cli.commands.shared.output import plain_table, plural
 from finqa_cli.errors import FinqaError, UsageError
 from finqa_cli.extend import registry
-from finqa_cli.settings import Loaded, load_settings
+from finqa_cli.settings import Loaded
+from finqa_cli.wiring.command_settings import read_layers
+
+PROVIDER = "daytona"
+"""Provider of the plan if no sandbox is chosen: local sandboxes have no account limits."""
 
 YEAR_H = 8760.0
 
@@ -71,7 +75,7 @@ def plan_sandboxes(flags: Mapping[str, Any], assignments: Sequence[str], load: L
         ConfigError: A setting is unknown or wrong.
         UsageError: A value is out of range, or the provider's limit of creates is not known.
     """
-    loaded = load_settings(flags=flags, assignments=assignments, assume_cuda=True)
+    loaded = read_layers(flags=flags, assignments=assignments, assume_cuda=True)
     settings = loaded.settings
     limit, window_s = _create_limit(loaded)
     pool = settings.pool
@@ -109,13 +113,13 @@ def _create_limit(loaded: Loaded) -> tuple[int, float]:
         UsageError: The provider has no such limit.
     """
     chosen = loaded.settings.sandbox
-    name = registry().largest("sandbox").name if "sandbox" in loaded.choices.reasons else chosen.name
+    name = PROVIDER if "sandbox" in loaded.choices.reasons else chosen.name
     config = registry().config(registry().find("sandbox", name), chosen.options)
     options: Mapping[str, Any] = config.model_dump() if config is not None else {}
     if "create_limit" not in options:
         raise UsageError(
             f"Sandbox provider {name!r} has no known limit of creates, so that there is nothing to plan by.",
-            remedy=f"--sandbox {registry().largest('sandbox').name}",
+            remedy=f"--sandbox {PROVIDER}",
         )
     return int(options["create_limit"]), float(options["create_window_s"])
 
@@ -207,8 +211,7 @@ def text(plan: ScalePlan) -> str:
         ["limit", LIMITS[plan.limit]],
     ]
     changes = [f"change: {each}" for each in plan.changes]
-    provider = registry().largest("sandbox").name
-    room = f"Whether the account has room for them: finqa doctor --sandbox {provider} --sandboxes {design.sandboxes}"
+    room = f"Whether the account has room for them: finqa doctor --sandbox {PROVIDER} --sandboxes {design.sandboxes}"
     assumed = "Assumed: the engine's speed, the provider's latencies, no faults, and a learner that keeps up."
     return "\n".join([*lines, "", plain_table([], rows), "", *changes, "", room, assumed])
 
@@ -235,7 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     for name, path in SETTINGS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N", help=f"setting {path}")
-    parser.add_argument("--sandbox", help=f"sandbox provider (default: {registry().largest('sandbox').name})")
+    parser.add_argument("--sandbox", help=f"sandbox provider (default: {PROVIDER})")
     for name, (kind, default, text_of) in LOADS.items():
         shown = text_of if default is None else f"{text_of} (default: {default:g})"
         parser.add_argument(

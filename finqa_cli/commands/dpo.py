@@ -19,7 +19,6 @@ from finqa_cli.documents import parse_json
 from finqa_cli.errors import UsageError
 from finqa_cli.grading import JUDGES
 from finqa_cli.settings import Settings
-from finqa_cli.settings.offered import options_of_methods
 from finqa_cli.training.preference.dpo_run import DpoResult, dpo
 from finqa_cli.training.preference.preference_loop import HeldOut
 from finqa_cli.training.training_loop import result_document
@@ -28,7 +27,7 @@ from finqa_cli.wiring.command_settings import run_path, stored_parameter
 app = CommandApp()
 
 OFFERED = (
-    *(*options_of_methods("dpo"), "train.learning_rate", "model.name", "lora", "train.gradient_checkpointing"),
+    *("optimizer.options", "train.learning_rate", "model.name", "lora", "train.gradient_checkpointing"),
     *("train.learner_processes", "data.allow_evaluation_only", "data.allow_overlap", "run.dir", "trackers"),
     *("run.mirror", "run.project", "train.seed"),
 )

@@ -14,7 +14,6 @@ from finqa_cli.commands.shared.output import emit, next_lines, plain_table, prog
 from finqa_cli.diagnostics import model_inspection as workflow
 from finqa_cli.diagnostics.model_inspection import GB, RANKS, Inspection, tier_text
 from finqa_cli.errors import InterruptedRun, UsageError
-from finqa_cli.extend import registry
 from finqa_cli.placement import memory_formulas
 from finqa_cli.placement.placement_types import Placement, plan_document, plan_line
 from finqa_cli.settings.layers import dotenv_variables
@@ -198,9 +197,9 @@ def _facts(found: Inspection) -> list[tuple[str, object]]:
 
 
 def _plans(found: Inspection) -> list[tuple[object, ...]]:
-    size, engine = f"{found.gpu_bytes / GB:.0f} GB", registry().largest("engine").name
+    size = f"{found.gpu_bytes / GB:.0f} GB"
     return [
-        (f"{count} x {size}", plan_line(placed, engine) if isinstance(placed, Placement) else "does not fit")
+        (f"{count} x {size}", plan_line(placed, "vllm") if isinstance(placed, Placement) else "does not fit")
         for count, placed in found.plans.items()
     ]
 

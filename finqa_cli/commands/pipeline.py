@@ -20,8 +20,10 @@ from finqa_cli.errors import ConfigError, UsageError
 from finqa_cli.evaluation.compare.comparison_report import accuracy_lines
 from finqa_cli.experiments import pipeline_run as workflow
 from finqa_cli.experiments.pipeline_spec import (
+    METHODS,
     Candidates,
     Demonstrations,
+    Method,
     PipelineSpec,
     check_spec,
     find_data,
@@ -32,7 +34,6 @@ from finqa_cli.experiments.step_runner import return_to
 from finqa_cli.experiments.step_settings import check_recorded, check_secrets
 from finqa_cli.extend import registry
 from finqa_cli.settings import Choice, Settings, is_embedded
-from finqa_cli.settings.published_names import METHODS, Method
 from finqa_cli.settings.settings_files import file_layers
 from finqa_cli.training.rl.rl_run import check_idle_options
 from finqa_cli.wiring.command_settings import with_grader_of_data
@@ -66,7 +67,7 @@ QUICK = {"demonstration_questions": 96, "num_candidates": 8, "candidate_question
 OF_EMBEDDED = {"sft.validate_every": 20}
 FROM_NOTHING = {**OF_EMBEDDED, "sft.learning_rate": 2e-3, "sft.warmup_share": 0.05, "sft.batch_tokens": 4096}
 PREFERENCES_OF_EMBEDDED = {"optimizer.options.epochs": 3.0, "optimizer.options.pairs_per_step": 12}
-"""Settings for a policy of a million weights, in addition to its profile, which `finqa sft` uses
+"""Settings for a policy of a million weights, in addition to its profile (`settings/profiles`), which `finqa sft` uses
 too. The defaults of the settings are for adapters of large models."""
 
 CARELESS = {"unquoted_years": 0.85, "undivided_percentages": 0.5}

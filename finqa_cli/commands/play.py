@@ -53,8 +53,7 @@ def main(
         settings = _with_drawn_seed(settings)
         line.note(f"seed {settings.train.seed}, chosen at random; --seed repeats it")
     policy = resolve_for(settings.engine.name, settings.model.name)
-    person = registry().find("engine", settings.engine.name).person  # sees the conversation while playing it
-    shown = not (line.as_json or person)
+    shown = not line.as_json and settings.engine.name != "human"  # a person sees the conversation while playing it
     turns = 0
 
     def on_start(task: Task) -> None:
@@ -85,19 +84,18 @@ def main(
 
 def _next_command(line: CommandLine, played: WatchedEpisode, settings: Settings) -> str:
     """Return the command to suggest next: the expert's episode of the same question, or an evaluation."""
-    engine, trajectory = registry().find("engine", settings.engine.name), played.trajectory
-    expert = registry().expert()
+    engine, trajectory = settings.engine.name, played.trajectory
     same = line.repeat("config", "environment.name", "data.snapshot", "data.path", "assign")
-    if played.has_expert and not engine.expert and not is_right(trajectory):
+    if played.has_expert and engine != "scripted" and not is_right(trajectory):
         return (
-            f"finqa play --engine {expert} --question {shlex.quote(trajectory.task.id)}{same}   (the expert's solution)"
+            f"finqa play --engine scripted --question {shlex.quote(trajectory.task.id)}{same}   (the expert's solution)"
         )
-    if engine.expert or (engine.person and played.has_expert):
-        target = "MODEL" if played.lacks_experts else expert
-    elif engine.person:
+    if engine == "scripted" or (engine == "human" and played.has_expert):
+        target = "MODEL" if played.lacks_experts else "scripted"
+    elif engine == "human":
         target = "MODEL"
     else:
-        target = engine.name if engine.modelless else settings.model.name
+        target = engine if registry().find("engine", engine).modelless else settings.model.name
     return f"finqa eval {shlex.quote(target)}{same}   (all questions)"
 
 

@@ -22,6 +22,7 @@ GB = 1e9
 Table = Mapping[str, str | int | float | list[str]]
 RANKS = (8, 16, 32, 64)
 GPU_COUNTS = (1, 2, 4, 8)
+ENGINE = EngineKind(name="vllm", spread="several", sleeps=True, graphs=memory_formulas.GIB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +75,8 @@ def inspect(name: str, *, rank: int, gpu_bytes: float) -> Inspection:
     tokens = Settings().train.token_budget
     needed = int(sum(memory_formulas.learner_items(architecture, tokens, rank=rank, targets=targets).values()))
     work = Workload(plays=True, trains=True, lora_rank=rank, lora_targets=targets)
-    largest = registry().largest("engine")
-    graphs = largest.overhead_gib * memory_formulas.GIB
-    engine = EngineKind(name=largest.name, spread=largest.devices, sleeps=largest.sleeps, graphs=graphs)
     plans = {
-        count: plan([Device(index=n, total=gpu_bytes) for n in range(count)], architecture, engine, work, Request())
+        count: plan([Device(index=n, total=gpu_bytes) for n in range(count)], architecture, ENGINE, work, Request())
         for count in GPU_COUNTS
     }
     warnings = [

@@ -13,14 +13,11 @@ from finqa_cli.data.dataset import Question
 from finqa_cli.data.openenv_layout.layout_reader import read_layout
 from finqa_cli.data.question_files.read_files import read_json
 from finqa_cli.errors import DataError
-from finqa_cli.extend import registry
 from finqa_cli.grading import Profile, Verdict, grade
 from finqa_cli.runs.jsonl import read_jsonl
 from finqa_cli.statistics.intervals import Interval, clustered_interval
 
-ENVIRONMENTS: Mapping[str, str] = {
-    component.official: component.name for component in registry().components("environment") if component.official
-}
+ENVIRONMENTS: Mapping[str, str] = {"finqa": "finqa-text", "convfinqa": "convfinqa", "tatqa": "tatqa"}
 """Metric -> environment that reads the truths and scores predictions; `openenv` needs none."""
 
 METRICS = (*ENVIRONMENTS, "openenv")

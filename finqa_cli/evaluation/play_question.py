@@ -10,7 +10,6 @@ from finqa_cli.contracts import Environment
 from finqa_cli.data.snapshots.snapshot_store import DEFAULT_NAME
 from finqa_cli.errors import ConfigError, DataError, FinqaError
 from finqa_cli.evaluation.evaluate import eval_split
-from finqa_cli.extend import registry
 from finqa_cli.rollout.attempts import Attempt, Player
 from finqa_cli.rollout.seeds import derive, draw
 from finqa_cli.runs.reporter import Reporter
@@ -77,8 +76,7 @@ async def play(
             trajectory=trajectory,
             truth=compare_with_truth(parts.environment, trajectory),
             has_expert=_has_expert(parts.environment, trajectory),
-            lacks_experts=registry().find("engine", settings.engine.name).modelless
-            and _lacks_experts(parts.environment, settings),
+            lacks_experts=settings.engine.name in ("human", "scripted") and _lacks_experts(parts.environment, settings),
         )
 
 

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from finqa_cli.algorithms.pairing import Rule
 from finqa_cli.data.data_problems import Problem, ProblemError, as_data_error
@@ -25,13 +25,15 @@ from finqa_cli.experiments.step_settings import check_options
 from finqa_cli.extend import registry
 from finqa_cli.runs.reporter import NullReporter
 from finqa_cli.settings import Loaded, Settings, from_public_dict, to_public_dict
-from finqa_cli.settings.published_names import Method
 from finqa_cli.settings.recorded_versions import with_grader
 from finqa_cli.training.rl.rl_run import check_method
 from finqa_cli.training.training_data import guard_training
 from finqa_cli.types.splits import split_of_name
 from finqa_cli.wiring.build import try_environment
 from finqa_cli.wiring.policies import resolve
+
+Method = Literal["ppo", "grpo", "rloo", "dpo"]
+METHODS: tuple[str, ...] = get_args(Method)
 
 Kind = Literal["embedded", "folder", "snapshot", "finqa", "rows", "generated"]
 

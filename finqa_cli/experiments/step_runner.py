@@ -29,8 +29,11 @@ from finqa_cli.errors import ConfigError, DataError, FinqaError, InterruptedRun,
 from finqa_cli.processes import start_time
 from finqa_cli.runs.durable_files import now, read_document, sha256_of, storage, write_json
 from finqa_cli.runs.interrupts import next_signal, stop_signals, stopped_by
-from finqa_cli.runs.run_folder import MANIFEST, RESUMABLE_STEPS, is_over, process_facts, read_run, write_manifest
+from finqa_cli.runs.run_folder import MANIFEST, is_over, process_facts, read_run, write_manifest
 from finqa_cli.settings.schema import DECLARATIONS
+
+RESUMABLE = ("train", "sft", "sample", "dpo", "eval")
+"""Commands that take --resume FOLDER."""
 
 SET_ASIDE = "set_aside"
 
@@ -535,7 +538,7 @@ def _can_resume(step: Step, folder: Path) -> bool:
     Its command must have --resume and have written its settings, and, other than `train`, its manifest.
     """
     command, facts = step.arguments[0], read_document(folder / "run.json")
-    if command not in RESUMABLE_STEPS or facts.get("command") != command or is_over(facts):
+    if command not in RESUMABLE or facts.get("command") != command or is_over(facts):
         return False
     asked = command == "train" or bool(read_document(folder / MANIFEST).get("parameters"))
     return asked and (folder / "settings.json").is_file()

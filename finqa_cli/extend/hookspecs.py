@@ -7,11 +7,10 @@ to leave the answer to other plugins.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args
 
 import pluggy
 
@@ -44,51 +43,6 @@ class VenvSpec:
     pythons: tuple[str, str]
     gigabytes: float
     check: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flag:
-    """A flag for an option of a component. The class of its options has the default and checks the value.
-
-    Attributes:
-        flags: Names on the command line, such as `--hints`; every command with components of this kind offers them.
-        kind: Type of the value: `bool`, `int`, `float`, `str`, `Path` or a `Literal` of texts.
-        help: Noun phrase without a full stop at its end.
-        shown: Text of the default in the help.
-        panel: Heading in the help, of finqa or a new one; empty: that of the kind.
-        variable: Environment variable in addition to FINQA_KIND__OPTIONS__OPTION; empty: none.
-        main: Whether `--help` shows it. `--help-all` shows all flags.
-    """
-
-    flags: str
-    kind: Any
-    help: str
-    shown: str = ""
-    panel: str = ""
-    variable: str = ""
-    main: bool = False
-
-    def is_valid(self) -> bool:
-        """Return whether the names can be typed and the kind is one that a command line can read."""
-        known = self.kind in (bool, int, float, str, Path) or get_origin(self.kind) is Literal
-        return known and re.fullmatch(r"--[a-z][a-z\d-]*([ /]--[a-z][a-z\d-]*)*", self.flags) is not None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What the choice of an engine or sandbox provider that is `auto` depends on.
-
-    Attributes:
-        embedded: The model is one of the small policies that ship with finqa.
-        cuda: A CUDA device is visible to this process.
-        home: FINQA_HOME, where `finqa setup` creates virtual environments.
-        assumed: Choose as if everything that `finqa setup` can install were installed.
-    """
-
-    embedded: bool
-    cuda: bool
-    home: Path
-    assumed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,16 +90,6 @@ class Component:
         learning_rates: For an optimizer: its default learning rates, for an adapter and for all weights. None: those of
             `train.learning_rate`.
         standing: For a tracker: every run uses it automatically if its packages are installed.
-        flags: Name of an option -> its flag. Components of a kind that have the same option share one flag.
-        profile: Dotted path -> value of settings that replace the defaults if this component is chosen.
-        policy_profile: For an environment with a `policy`: `package:file` of a TOML file with settings for that policy.
-        operational: For an engine: options that cannot change what it answers, so that they may change on a resume.
-        rank: For an engine or a sandbox provider: `auto` chooses the highest of those that suit. 0: never.
-        suits: For one with a `rank`: whether it is usable on a machine, and the reason as a phrase. None: always.
-        command: For an optimizer: the command that trains with it on recordings. Empty: `finqa train`.
-        expert: For an engine: it plays what the environment demonstrates.
-        person: For an engine: a person plays, who sees the conversation.
-        official: For an environment: the metric of `finqa score` for which it reads truths and scores predictions.
     """
 
     kind: Kind
@@ -172,16 +116,6 @@ class Component:
     clustered_by: str = ""
     learning_rates: tuple[float, float] | None = None
     standing: bool = False
-    flags: Mapping[str, Flag] = field(default_factory=dict)
-    profile: Mapping[str, Any] = field(default_factory=dict)
-    policy_profile: str = ""
-    operational: tuple[str, ...] = ()
-    rank: int = 0
-    suits: Callable[[Machine], tuple[bool, str]] | None = None
-    command: str = ""
-    expert: bool = False
-    person: bool = False
-    official: str = ""
 
 
 @hookspec

@@ -36,7 +36,7 @@ from finqa_cli.contracts import (
     Tracker,
 )
 from finqa_cli.errors import ConfigError, FinqaError, MissingDependencyError
-from finqa_cli.extend.hookspecs import KINDS, Component, Flag, Kind
+from finqa_cli.extend.hookspecs import KINDS, Component, Kind
 from finqa_cli.extend.plugin_calls import (
     Owner,
     construct,
@@ -91,7 +91,7 @@ class PluginReport:
         version: Version of that distribution.
         components: Components that it registered.
         error: Why nothing of it is registered; empty if there is no problem.
-        left_out: Kind and name of components, and of flags, that are not registered -> reason.
+        left_out: Kind and name of components that are not registered -> reason.
         warnings: Problems of a plugin that works: a slow import, output on stdout.
     """
 
@@ -101,7 +101,7 @@ class PluginReport:
     version: str
     components: tuple[Component, ...]
     error: str = ""
-    left_out: dict[tuple[str, str], str] = field(default_factory=dict)
+    left_out: Mapping[tuple[str, str], str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
     @property
@@ -191,14 +191,6 @@ class Registry:
         """Return all registered components, or those of one kind, sorted by kind and name."""
         chosen = (component for (_, _), component in sorted(self._components.items()))
         return tuple(component for component in chosen if kind in (None, component.kind))
-
-    def largest(self, kind: str) -> Component:
-        """Return the component of a kind that `auto` prefers on a machine with everything: the one for large runs."""
-        return max(self.components(kind), key=lambda component: component.rank)
-
-    def expert(self) -> str:
-        """Return the name of the engine that plays what an environment demonstrates; `MODEL` if there is none."""
-        return next((component.name for component in self.components("engine") if component.expert), "MODEL")
 
     def find(self, kind: str, name: str) -> Component:
         """Return a component by kind and name; plugins may find unregistered ones, see `hookspecs.find_component`.
@@ -333,11 +325,6 @@ class Registry:
         found = (report for report in self.reports if component.target.startswith(f"{package_of(report.module)}."))
         return next(registered, None) or next(found, None)
 
-    def leave_out_flag(self, component: Component, flag: Flag, reason: str) -> None:
-        """Report that a flag of a component is not offered, as for a component that is not registered."""
-        if (report := self.report_of(component)) is not None:
-            report.left_out[component.kind, f"{component.name} {flag.flags}"] = reason
-
     def _owner(self, component: Component) -> Owner | None:
         """Return the owner to which calls into a component are attributed; None if it is part of finqa."""
         report = self.report_of(component)
@@ -409,11 +396,6 @@ class Registry:
                 value = getattr(component, name)
                 if value and not all(part.strip() for part in (*value.partition(":"),)):
                     raise ValueError(f"{name} {value!r} of {component.kind} {component.name!r} is not MODULE:NAME")
-            for option, flag in component.flags.items():
-                if not (isinstance(flag, Flag) and flag.is_valid() and option.isidentifier()):
-                    raise ValueError(
-                        f"option {option!r} of {component.kind} {component.name!r} has a wrong flag: {flag}"
-                    )
             if key in found:
                 raise ValueError(f"{component.kind} {component.name!r} is registered twice")
             if (first := self._components.get(key)) is not None:

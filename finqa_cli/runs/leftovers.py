@@ -20,7 +20,7 @@ from finqa_cli.processes import host_name, start_time
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.durable_files import read_document
 from finqa_cli.runs.links import LINKS, enclosing_runs
-from finqa_cli.runs.run_folder import MANIFEST, TRAINING, read_run
+from finqa_cli.runs.run_folder import MANIFEST, read_run
 from finqa_cli.runs.run_summary import RUNNING, disk_use
 
 _DEFAULT_FOLDERS = ("runs", "outputs", "policies", "exports", "comparisons")
@@ -183,7 +183,7 @@ def _of_run(run: Path, keep: int, named: frozenset[Path]) -> Iterator[Leftover]:
             if not _needs(needed, path):
                 yield Leftover(path=path, what="old checkpoint", size=disk_use(path), within=run, run=run)
     served = run / "policies"
-    for path in sorted(served.iterdir()) if served.is_dir() and facts.get("command") in TRAINING else ():
+    for path in sorted(served.iterdir()) if served.is_dir() and facts.get("command") in ("train", "sft", "dpo") else ():
         version = path.name.removeprefix(".").removesuffix(REMOVED)
         if _SERVED.fullmatch(version) and path.is_dir() and not _needs(needed, path):
             yield Leftover(path=path, what="copy for the engine", size=disk_use(path), within=run, run=run)

@@ -61,11 +61,8 @@ _NAMED: set[Path] = set()
 
 _NAMING = threading.Lock()
 
-TRAINING = ("train", "sft", "dpo")
-"""Commands that train a policy, in one process or several; records of their steps have the command as their `kind`."""
-
-RESUMABLE_STEPS = (*TRAINING, "sample", "eval")
-"""Commands that resume a run with --resume RUN; a pipeline resumes its steps."""
+_RESUMABLE = ("train", "sft", "dpo", "sample", "eval")
+"""Commands of run folders that have the flag --resume."""
 
 
 class Retried(RunEvent):
@@ -121,7 +118,7 @@ class RunFolder:
             known = (path / "run.json").is_file()
             facts = read_run(path) if known else {}
             begun = facts.get("command", "")
-            resumable = begun in RESUMABLE_STEPS and not is_over(facts)
+            resumable = begun in _RESUMABLE and not is_over(facts)
             remedy = f"finqa {begun} --resume {path}, or another --run-dir" if resumable else ""
             what = "holds a run already" if known else "is not empty"
             raise ConfigError(f"{path} {what}.", remedy=remedy or "choose another --run-dir")

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from finqa_cli.errors import ConfigError
-from finqa_cli.extend import Component, Machine, Registry
-from finqa_cli.extend.plugin_calls import describe
-from finqa_cli.settings.schema import AUTO, is_embedded
+from finqa_cli.settings.schema import AUTO, EMBEDDED, is_embedded
+from finqa_cli.venvs import find_venv
 
 GPU_MODEL = "Qwen/Qwen3-14B"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Facts that the choice depends on.
+
+    Attributes:
+        modelless: Names of the engines that use no model.
+        policy: Name of the small policy of the environment.
+        cuda: A CUDA device is visible to this process.
+        vllm: The vllm component is registered, and set up or installed beside finqa.
+        daytona: The daytona provider is registered.
+        daytona_key: DAYTONA_API_KEY is set.
+    """
+
+    modelless: Collection[str] = ()
+    policy: str = EMBEDDED
+    cuda: bool = False
+    vllm: bool = False
+    daytona: bool = False
+    daytona_key: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,51 +63,51 @@ class Choices:
         return "chosen: " + ", ".join(shown) if shown else ""
 
 
-def choose(
-    components: Registry, home: Path, *, model: str, engine: str, sandbox: str, policy: str, assumed: bool = False
-) -> Choices:
-    """Choose every name that is `auto`, by what this machine has; other names are kept.
-
-    Args:
-        components: The registry; each component that may be chosen declares its `rank` and when it `suits`.
-        home: FINQA_HOME.
-        model: Name of the model.
-        engine: Name of the engine.
-        sandbox: Name of the sandbox provider.
-        policy: Small policy of the environment, the model without a GPU.
-        assumed: Choose as on a machine with CUDA devices and all that `finqa setup` installs.
-    """
-    cuda = assumed or cuda_visible()
+def choose(facts: Facts, *, model: str = AUTO, engine: str = AUTO, sandbox: str = AUTO) -> Choices:
+    """Choose every name that is `auto`; other names are kept. Pure."""
     reasons: dict[str, str] = {}
     if model == AUTO:
-        model = GPU_MODEL if cuda else policy
-        if not any(each.name == engine and each.modelless for each in components.components("engine")):
-            reasons["model"] = f"model {model} ({'CUDA device found' if cuda else 'no CUDA device'})"
-    machine = Machine(embedded=is_embedded(model), cuda=cuda, home=home, assumed=assumed)
-    names = {"engine": engine, "sandbox": sandbox}
-    for kind in [kind for kind, name in names.items() if name == AUTO]:
-        names[kind], reason = _best(components.components(kind), machine)
-        reasons[kind] = f"{kind} {names[kind]} ({reason})"
-    return Choices(model=model, reasons=reasons, **names)
+        model = GPU_MODEL if facts.cuda else facts.policy
+        if engine not in facts.modelless:
+            reasons["model"] = f"model {model} ({'CUDA device found' if facts.cuda else 'no CUDA device'})"
+    if engine == AUTO:
+        engine = "vllm" if facts.cuda and facts.vllm and not is_embedded(model) else "transformers"
+        reasons["engine"] = f"engine {engine} ({_engine_reason(facts, model)})"
+    if sandbox == AUTO:
+        sandbox = "daytona" if facts.daytona_key and facts.daytona else "local"
+        reasons["sandbox"] = f"sandbox {sandbox} ({_sandbox_reason(facts)})"
+    return Choices(model=model, engine=engine, sandbox=sandbox, reasons=reasons)
 
 
-def _best(components: Sequence[Component], machine: Machine) -> tuple[str, str]:
-    """Return the name of the highest component that suits a machine, and why it, or why not the one above it."""
-    refusal = ""
-    for component in sorted(components, key=lambda each: -each.rank):
-        if not component.rank:
-            break
-        try:
-            suits, reason = component.suits(machine) if component.suits is not None else (True, "the only one")
-        except Exception as error:  # a plugin of another author may raise anything
-            suits, reason = False, f"the check of {component.name} failed: {describe(error)}"
-        if suits:
-            return component.name, refusal or reason
-        refusal = refusal or reason
-    raise ConfigError(
-        f"No component can be chosen for this machine: {refusal or 'none is registered'}.",
-        remedy="finqa plugins lists all; name one of them",
+def facts(
+    registered: Collection[tuple[str, str]],
+    modelless: Collection[str] = (),
+    *,
+    policy: str = EMBEDDED,
+    home: Path | None = None,
+) -> Facts:
+    """Collect the facts of this machine without importing heavy packages.
+
+    Args:
+        registered: (kind, name) of every registered component.
+        modelless: Names of the engines that use no model.
+        policy: Name of the small policy of the environment.
+        home: FINQA_HOME, where `finqa setup` creates virtual environments; None: only packages in finqa's own
+            environment count.
+    """
+    return Facts(
+        modelless=modelless,
+        policy=policy,
+        cuda=cuda_visible(),
+        vllm=("engine", "vllm") in registered and _has_vllm(home),
+        daytona=("sandbox", "daytona") in registered,
+        daytona_key=bool(os.environ.get("DAYTONA_API_KEY")),
     )
+
+
+def _has_vllm(home: Path | None) -> bool:
+    set_up = home is not None and find_venv(home, "vllm") is not None
+    return set_up or importlib.util.find_spec("vllm") is not None
 
 
 def cuda_visible(devices: Path = Path("/dev")) -> bool:
@@ -96,3 +116,17 @@ def cuda_visible(devices: Path = Path("/dev")) -> bool:
     if visible is not None and visible.strip() in ("", "-1"):
         return False
     return any(device.name[6:].isdigit() for device in devices.glob("nvidia*")) or (devices / "dxg").exists()
+
+
+def _engine_reason(facts: Facts, model: str) -> str:
+    if is_embedded(model):
+        return "it serves the embedded model"
+    if not facts.cuda:
+        return "no CUDA device"
+    return "vllm is installed" if facts.vllm else "vllm is not set up: finqa setup vllm"
+
+
+def _sandbox_reason(facts: Facts) -> str:
+    if not facts.daytona_key:
+        return "no DAYTONA_API_KEY"
+    return "DAYTONA_API_KEY is set" if facts.daytona else "no daytona provider is registered"

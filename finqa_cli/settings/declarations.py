@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import NoneType
 from typing import Any
@@ -15,37 +15,13 @@ from typing import Any
 from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
-from finqa_cli.extend import Registry
-
 PREFIX = "FINQA_"
 _KEY = "setting"
-
-COMPONENTS, SANDBOXES, DATA, MODEL = "Components", "Sandboxes", "Data and evaluation", "Model"
-GENERATION, TRAINING, METHOD, RUN = "Generation", "Training", "Method", "Run"
-
-PANELS: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("environment", "engine", "sandbox", "optimizer", "reward", "grader", "learner", "codec"), COMPONENTS
-    ),
-    "optimizer.options": METHOD,
-    "trackers": RUN,
-    "pool": SANDBOXES,
-    "data": DATA,
-    "model": MODEL,
-    "lora": MODEL,
-    "generation": GENERATION,
-    "train": TRAINING,
-    "eval": DATA,
-    "sft": METHOD,
-    "cluster": RUN,
-    "run": RUN,
-}
-"""Section, or `SECTION.options` -> heading of its flags in the help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Information that `setting` adds to a field, and a component's `Flag` to an option.
+    """Information that `setting` and `option` add to a field.
 
     Attributes:
         help: Noun phrase without a full stop at its end.
@@ -81,14 +57,12 @@ class Declaration:
         annotation: Type of the value.
         default: Default value; None for options of components, because the component's class has the default.
         about: Help, flags and variable.
-        command: For an option of an optimizer: the command that trains with it; empty: `finqa train`.
     """
 
     path: str
     annotation: Any
     default: Any
     about: About
-    command: str = ""
 
     @property
     def parameter(self) -> str:
@@ -144,75 +118,48 @@ def setting(default: Any, help: str, flags: str = "", **details: Any) -> Any:
     return Field(default=default, description=help, json_schema_extra={_KEY: about}, **details)  # type: ignore[dict-item]
 
 
-def declare(settings: type[BaseModel], components: Registry) -> dict[str, Declaration]:
-    """Return every setting by its dotted path, in the order of the schema, then the options that have a flag.
+def option(kind: Any, help: str, flags: str, **details: Any) -> About:
+    """Return the flag of an option of a component. Its class has the default and checks the value."""
+    return About(help=help, flags=flags, typed=kind, **details)
 
-    A flag of a component that another setting has is left out, and the registry reports that.
+
+def declare(
+    settings: type[BaseModel], panels: Mapping[str, str], options: Mapping[str, About]
+) -> dict[str, Declaration]:
+    """Return every setting by its dotted path, in the order of the schema.
 
     Args:
         settings: The class of all sections.
-        components: The registry, whose components declare the flags of their options.
+        panels: Section, or `SECTION.options` -> heading of its flags in the help.
+        options: Dotted path -> flag of an option of a component.
 
     Raises:
         TypeError: A field is not declared by `setting`.
     """
-    declared: dict[str, Declaration] = {}
-    for section, field in settings.model_fields.items():
-        model = field.annotation
-        inner = model.model_fields if isinstance(model, type) and issubclass(model, BaseModel) else {}
-        if "options" in inner:
-            parts = [_declaration(f"{section}.name", field, str, field.default.name)]
-        elif inner:
-            parts = [
-                _declaration(f"{section}.{name}", part, part.annotation, part.default) for name, part in inner.items()
-            ]
-        else:
-            parts = [_declaration(section, field, model, field.default)]
-        declared |= {part.path: part for part in parts}
-    return declared | _declare_flags(components, declared)
 
-
-def _declare_flags(components: Registry, settings: Mapping[str, Declaration]) -> dict[str, Declaration]:
-    known = {name: path for path, each in settings.items() for name in _names(each.about.flags, each.about.variable)}
-    general = ("--config", "--set", "--json", "--quiet", "--debug", "--help", "--help-all")
-    owners = {
-        "": {**known, **dict.fromkeys(general, "every command")}
-    }  # by `command`: another one offers other settings
-    declared: dict[str, Declaration] = {}
-    for component in (component for report in components.reports for component in report.components):
-        for option, flag in component.flags.items():
-            path = f"{component.kind}.options.{option}"
-            names = _names(flag.flags, flag.variable)
-            first = declared.get(path)
-            owner = owners.setdefault(component.command, {})
-            if f"{component.kind}.name" not in settings:
-                problem = f"there are no flags for components of kind {component.kind}"
-            elif first is not None and first.about.flags != flag.flags:
-                problem = f"option {option} has the flag {first.about.flags}"
-            elif taken := next((name for name in names if owner.setdefault(name, path) != path), ""):
-                problem = f"{taken} belongs to {owner[taken]}"
-            else:
-                about = About(**{name: getattr(flag, name) for name in _OF_FLAG}, typed=flag.kind)
-                declaration = Declaration(
-                    path=path, annotation=flag.kind, default=None, about=about, command=component.command
+    def declared() -> Iterator[Declaration]:
+        for section, field in settings.model_fields.items():
+            model = field.annotation
+            inner = model.model_fields if isinstance(model, type) and issubclass(model, BaseModel) else {}
+            if "options" in inner:
+                yield _declaration(f"{section}.name", field, str, field.default.name)
+                for path, about in options.items():
+                    if path.startswith(f"{section}."):
+                        yield Declaration(path=path, annotation=about.typed, default=None, about=about)
+            elif inner:
+                yield from (
+                    _declaration(f"{section}.{name}", part, part.annotation, part.default)
+                    for name, part in inner.items()
                 )
-                declared.setdefault(path, _with_panel(declaration))
-                continue
-            components.leave_out_flag(component, flag, problem)
-    return declared
+            else:
+                yield _declaration(section, field, model, field.default)
 
+    def with_panel(each: Declaration) -> Declaration:
+        section = each.path.rpartition(".")[0] or each.path
+        panel = each.about.panel or panels.get(section) or panels[section.partition(".")[0]]
+        return replace(each, about=replace(each.about, panel=panel))
 
-_OF_FLAG = ("help", "flags", "variable", "main", "panel", "shown")
-
-
-def _names(flags: str, variable: str) -> list[str]:
-    return [*flags.replace("/", " ").split(), *([variable] if variable else [])]
-
-
-def _with_panel(each: Declaration) -> Declaration:
-    section = each.path.rpartition(".")[0] or each.path
-    panel = each.about.panel or PANELS.get(section) or PANELS[section.partition(".")[0]]
-    return replace(each, about=replace(each.about, panel=panel))
+    return {each.path: with_panel(each) for each in declared()}
 
 
 def _declaration(path: str, field: FieldInfo, annotation: Any, default: Any) -> Declaration:
@@ -220,4 +167,4 @@ def _declaration(path: str, field: FieldInfo, annotation: Any, default: Any) -> 
     about = extra.get(_KEY) if isinstance(extra, dict) else None
     if not isinstance(about, About):
         raise TypeError(f"{path} is not declared by setting(default, help, ...).")
-    return _with_panel(Declaration(path=path, annotation=annotation, default=default, about=about))
+    return Declaration(path=path, annotation=annotation, default=default, about=about)

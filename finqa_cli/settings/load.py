@@ -6,8 +6,8 @@ Each value keeps its origin. `to_public_dict` writes settings into run folders, 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from types import MappingProxyType
@@ -17,10 +17,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource
 
 from finqa_cli.errors import ConfigError, UsageError
-from finqa_cli.extend import Component, missing_requirements, registry
 from finqa_cli.masking import MASK, mask_text, masked
 from finqa_cli.placement.placement_types import Placement
-from finqa_cli.settings.backend_choice import Choices, choose
+from finqa_cli.settings.backend_choice import Choices, choose, facts
 from finqa_cli.settings.layers import (
     CHOICES,
     SHOW,
@@ -49,6 +48,8 @@ DEFAULT_FILE = Path("finqa.toml")
 
 BEFORE_THERE_WERE = {"train": {"max_staleness": 0}}
 """Values for recorded runs from before a setting existed, if its default changes what such a run does."""
+
+OptionsOf = Callable[[str, str], type[BaseModel] | None]
 
 _LONGEST_SHOWN = 200
 """Most characters of a wrong value that a message shows."""
@@ -83,6 +84,11 @@ def load_settings(
     files: Sequence[str | Path] = (),
     assignments: Sequence[str] = (),
     arguments: Sequence[tuple[str, str, Any]] = (),
+    registered: Collection[tuple[str, str]] = (),
+    modelless: Collection[str] = (),
+    policies: Mapping[str, str] = MappingProxyType({}),
+    rates: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    options_of: OptionsOf = lambda kind, name: None,
     assume_cuda: bool = False,
 ) -> Loaded:
     """Read all layers and choose the backends that are `auto`.
@@ -94,7 +100,13 @@ def load_settings(
             exists.
         assignments: The `section.key=value` texts of `--set`.
         arguments: Dotted path, name as written, and value of each argument of a Python function; the highest layer.
-        assume_cuda: Choose as on a machine with CUDA devices and all that `finqa setup` installs.
+        registered: (kind, name) of every registered component; only these are chosen.
+        modelless: Names of the engines that use no model; the choice of a model is not reported for them.
+        policies: Name of an environment -> its own small policy.
+        rates: Name of a method -> its own default learning rates, for an adapter and for all weights.
+        options_of: Function from kind and name of a component to the class of its options; None: it has none, or it is
+            not known. A text for an option is read as its type wants it.
+        assume_cuda: Choose as on a machine with CUDA devices and vLLM.
 
     Raises:
         ConfigError: A layer has an unknown key, a wrong value or a secret, or two variables set one setting; the
@@ -108,28 +120,30 @@ def load_settings(
     given = [*_files_and_variables(files, notes), flags_layer(flags or {}), assigned, arguments_layer(arguments)]
     refuse_secrets(given)
     wanted = winners([_defaults(), *given])
-    components = registry()
-    environment = _registered("environment", str(wanted["environment.name"].raw))
+    here = facts(
+        registered,
+        modelless,
+        policy=policies.get(str(wanted["environment.name"].raw), EMBEDDED),
+        home=Path(str(wanted["data.home"].raw)),
+    )
+    if assume_cuda:
+        here = replace(here, cuda=True, vllm=("engine", "vllm") in registered)
     choices = choose(
-        components,
-        Path(str(wanted["data.home"].raw)),
+        here,
         model=str(wanted["model.name"].raw),
         engine=str(wanted["engine.name"].raw),
         sandbox=str(wanted["sandbox.name"].raw),
-        policy=environment.policy if environment is not None and environment.policy else EMBEDDED,
-        assumed=assume_cuda,
     )
-    engine = _registered("engine", choices.engine)
-    plays = engine is None or not engine.modelless
+    plays = choices.engine not in modelless
     profiles = _profiles(choices.model, plays=plays, own_data=wanted["data.path"].raw is not None)
-    layers = applicable([_defaults(), *_component_profiles(wanted, choices), *profiles, *given])
+    layers = applicable([_defaults(), *profiles, *given])
     chosen = {"model.name": choices.model, "engine.name": choices.engine, "sandbox.name": choices.sandbox}
     found = winners(layers)
     layers.append({path: Value(name, "auto") for path, name in chosen.items() if found[path].raw == AUTO})
     found = winners(layers)
-    layers = [with_types(layer, lambda kind: _options_of(kind, str(found[f"{kind}.name"].raw))) for layer in layers]
+    layers = [with_types(layer, lambda kind: options_of(kind, str(found[f"{kind}.name"].raw))) for layer in layers]
     found = winners(layers)
-    layers.append(_rates(found))
+    layers.append(_rates(found, rates))
     undecided = frozenset(path for path in PLACED if found[path].origin == "default" or found[path].raw == AUTO)
     defaults = _defaults()
     layers.append({path: Value(defaults[path].raw, "auto") for path in undecided})
@@ -151,37 +165,13 @@ def _files_and_variables(files: Sequence[str | Path], notes: list[str]) -> list[
     return [*read, variables_layer(dotenv, ".env"), variables_layer(own, "environment")]
 
 
-def _registered(kind: str, name: str) -> Component | None:
-    return next((each for each in registry().components(kind) if each.name == name), None)
-
-
-def _options_of(kind: str, name: str) -> type[BaseModel] | None:
-    """Return the class of the options of a component; None if it has none or is not usable, which is reported later."""
-    try:
-        component = registry().find(kind, name)
-        return None if missing_requirements(component) else registry().config_class(component)
-    except (ConfigError, ImportError):
-        return None
-
-
-def _component_profiles(wanted: Mapping[str, Value], choices: Choices) -> Iterator[Layer]:
-    """Yield the settings that the chosen components declare, in the order of the sections."""
-    chosen = {"engine": choices.engine, "sandbox": choices.sandbox}
-    for kind in CHOICES:
-        component = _registered(kind, chosen.get(kind, str(wanted[f"{kind}.name"].raw)))
-        if component is not None and component.profile:
-            values = {f"{kind}.name": component.name, **component.profile}  # keeps its options in `applicable`
-            yield {path: Value(value, f"profile {component.name}") for path, value in values.items()}
-
-
-def _rates(found: Mapping[str, Value]) -> Layer:
+def _rates(found: Mapping[str, Value], rates: Mapping[str, tuple[float, float]]) -> Layer:
     """Return the learning rates that no layer sets, by what is trained. They are still defaults."""
     rank = str(found["lora.rank"].raw).strip()
     whole = rank.isdecimal() and not int(rank)  # what is no number is refused when the layers are merged
-    optimizer = _registered("optimizer", str(found["optimizer.name"].raw))
     wanted = {
         "sft.learning_rate": SFT_RATES,
-        "train.learning_rate": (optimizer.learning_rates if optimizer is not None else None) or TRAIN_RATES,
+        "train.learning_rate": rates.get(str(found["optimizer.name"].raw), TRAIN_RATES),
     }
     return {
         path: Value(rate_for(0 if whole else 1, both), "default")
@@ -201,14 +191,13 @@ def _profiles(policy: str, *, plays: bool, own_data: bool) -> list[Layer]:
     """
     if not is_embedded(policy):
         return []
-    places = {part.policy: part.policy_profile for part in registry().components("environment") if part.policy_profile}
-    places[EMBEDDED] = "finqa_cli.settings:embedded.toml"
-    profiles = []
-    for name in dict.fromkeys((EMBEDDED, policy if plays else EMBEDDED)):
-        package, _, file = places.get(name, "").partition(":")
-        if package:
-            tree = read_document(Path(str(resources.files(package) / file))).tree
-            profiles.append(flatten(tree, lambda _, name=name: f"profile {name}"))  # type: ignore[misc]
+    folder = resources.files("finqa_cli.settings") / "profiles"
+    files = {name: folder / f"{name}.toml" for name in dict.fromkeys((EMBEDDED, policy if plays else EMBEDDED))}
+    profiles = [
+        flatten(read_document(Path(str(file))).tree, lambda _, name=name: f"profile {name}")  # type: ignore[misc]
+        for name, file in files.items()
+        if file.is_file()
+    ]
     return [
         {path: value for path, value in layer.items() if not (own_data and path.startswith("environment.options."))}
         for layer in profiles

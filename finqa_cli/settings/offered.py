@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from finqa_cli.extend import registry
 from finqa_cli.settings.declarations import Declaration
 from finqa_cli.settings.schema import DECLARATIONS
 
@@ -19,16 +18,9 @@ OF_PLAY = (
 
 OF_EVAL = (*OF_PLAY, "eval", "data.eval_split", "run.save_token_ids")
 
-
-def options_of_methods(command: str) -> tuple[str, ...]:
-    """Return the options with a flag of the optimizers that a command trains with; empty for `finqa train`."""
-    return tuple(path for path, each in DECLARATIONS.items() if path.startswith(_OPTIONS) and each.command == command)
-
-
-_OPTIONS = "optimizer.options."
 OF_TRAIN = (
-    *("environment", "engine", "sandbox", "reward", "optimizer.name", *options_of_methods(""), "pool", "data", "model"),
-    *("lora", "generation", "train", "eval.limit", "run", "cluster", "trackers"),
+    *("environment", "engine", "sandbox", "reward", "optimizer.name", "pool", "data", "model", "lora", "generation"),
+    *("train", "eval.limit", "run", "cluster", "trackers"),
 )
 
 QUICK_EVAL = {"eval.limit": 16, "pool.sandboxes": 8}
@@ -48,6 +40,16 @@ QUICK_SAMPLE = {"pool.sandboxes": 8}
 """Settings of a quick test of sampling, unless the user sets them; see `candidates.QUICK` for the others."""
 
 
+OPERATIONAL_OPTIONS = frozenset(
+    f"engine.options.{name}"
+    for name in (
+        *("max_concurrent", "requests_per_minute", "tokens_per_minute", "max_retries", "backoff_s", "max_wait_s"),
+        *("give_up_s", "connect_timeout_s", "request_timeout_s", "prices", "api_key_env"),
+    )
+)
+"""Options of engines on servers that cannot change what a model answers."""
+
+
 def is_operational(path: str) -> bool:
     """Return whether a setting cannot change results, so that it may change when a run is resumed.
 
@@ -55,9 +57,7 @@ def is_operational(path: str) -> bool:
         path: Dotted path; members of an option's mapping count as the option.
     """
     declared = DECLARATIONS.get(path)
-    kind, _, option = ".".join(path.split(".")[:3]).partition(".options.")
-    of_component = any(option in component.operational for component in registry().components(kind))
-    return of_component or (declared is not None and declared.about.resumable)
+    return ".".join(path.split(".")[:3]) in OPERATIONAL_OPTIONS or (declared is not None and declared.about.resumable)
 
 
 def offered_settings(settings: Sequence[str]) -> Iterator[Declaration]:

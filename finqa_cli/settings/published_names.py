@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, Literal, get_args
+from typing import Any
 
 from finqa_cli.errors import ConfigError, UsageError
 
@@ -101,10 +101,7 @@ _REWARD_SPEC = "paths.reward_spec"
 DESCRIPTIONS = ("model.type", "model.architecture", "model.hidden_size", "model.num_layers", "model.vocab_size")
 """Keys that describe the model. Nothing depends on them, in the scripts or in finqa. Nor on a table `metadata`."""
 
-Method = Literal["ppo", "grpo", "rloo", "dpo"]
-METHODS: tuple[str, ...] = get_args(Method)
-"""Methods of the published scripts, which pipelines have too."""
-
+METHODS = ("ppo", "grpo", "rloo", "dpo")
 _STEP_KEYS = ("training.batch_size", "training.gradient_accumulation_steps", "training.max_length")
 
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from finqa_cli.extend import registry
-from finqa_cli.settings.declarations import RUN, TRAINING, declare, setting
+from finqa_cli.settings.declarations import declare, setting
+from finqa_cli.settings.help_panels import OPTION_FLAGS, PANELS, RUN, TRAINING
 from finqa_cli.settings.learning_rates import SFT_SHOWN, TRAIN_SHOWN
 
 EMBEDDED = "embedded"
@@ -531,8 +531,8 @@ class Settings(Section):
         return trackers
 
 
-DECLARATIONS = declare(Settings, registry())
-"""Every setting, and every option of a component that has a flag, by its dotted path."""
+DECLARATIONS = declare(Settings, PANELS, OPTION_FLAGS)
+"""Every setting by its dotted path."""
 
 PLACED = tuple(path for path, each in DECLARATIONS.items() if each.about.placed)
 """Settings whose default is `auto`: the placement plan decides them if there are GPUs."""

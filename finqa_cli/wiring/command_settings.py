@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from finqa_cli.data.dataset import default_grader
 from finqa_cli.data.snapshots.snapshot_store import LocalSnapshots
@@ -23,13 +23,13 @@ from finqa_cli.extend import missing_requirements, registry
 from finqa_cli.grading import versioned
 from finqa_cli.runs.links import located
 from finqa_cli.runs.mirror_store import MirrorStore
-from finqa_cli.runs.run_folder import MANIFEST, RESUMABLE_STEPS, is_over, new_run_path, read_run, read_settings
-from finqa_cli.settings import AUTO, Choice, Loaded, Settings, from_public_dict
+from finqa_cli.runs.run_folder import MANIFEST, is_over, new_run_path, read_run, read_settings
+from finqa_cli.settings import AUTO, Choice, Loaded, Settings, from_public_dict, load_settings
 from finqa_cli.settings.schema import ClusterSettings, PoolSettings
 from finqa_cli.wiring.placing import Purpose, place, place_again
 from finqa_cli.wiring.policies import settings_of
 
-RESUMABLE = (*RESUMABLE_STEPS, "pipeline")
+RESUMABLE = ("train", "sft", "dpo", "sample", "eval", "pipeline")
 """Commands that can resume a run."""
 
 FEW_EPISODES, QUESTIONS_PER_EPISODE, LEAST_QUESTIONS = 64, 2, 16
@@ -53,6 +53,40 @@ def played_prefix(command: str, target: str, settings: Settings) -> str:
     words = (target.rstrip("/").rpartition("/")[2], source or settings.environment.name)
     named = [re.sub(r"[^\w.-]+", "-", word).strip("-.")[:_LONGEST_WORD] for word in words]
     return "_".join([command, *(word for word in named if word)]) + "_"
+
+
+def read_layers(
+    *,
+    flags: Mapping[str, Any],
+    typed: Mapping[str, str] = MappingProxyType({}),
+    files: Sequence[str | Path] = (),
+    assignments: Sequence[str] = (),
+    arguments: Sequence[tuple[str, str, Any]] = (),
+    assume_cuda: bool = False,
+) -> Loaded:
+    """Resolve settings, given the registered components; see `load_settings`."""
+    return load_settings(
+        flags=flags,
+        typed=typed,
+        files=files,
+        assignments=assignments,
+        arguments=arguments,
+        registered={(component.kind, component.name) for component in registry().components()},
+        modelless=[component.name for component in registry().components("engine") if component.modelless],
+        policies={part.name: part.policy for part in registry().components("environment") if part.policy},
+        rates={part.name: part.learning_rates for part in registry().components("optimizer") if part.learning_rates},
+        options_of=_options_of,
+        assume_cuda=assume_cuda,
+    )
+
+
+def _options_of(kind: str, name: str) -> type[BaseModel] | None:
+    """Return the class of the options of a component; None if it has none or is not usable, which is reported later."""
+    try:
+        component = registry().find(kind, name)
+        return None if missing_requirements(component) else registry().config_class(component)
+    except (ConfigError, ImportError):
+        return None
 
 
 def limit_evaluation(loaded: Loaded) -> tuple[Loaded, str]:

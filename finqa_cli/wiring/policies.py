@@ -22,7 +22,7 @@ from finqa_cli.runs.checkpoints import Checkpoint, latest, verified
 from finqa_cli.runs.durable_files import read_document, write_json
 from finqa_cli.runs.links import enclosing_runs, located
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import SETTINGS, TRAINING, policy_inputs, read_run, read_settings
+from finqa_cli.runs.run_folder import SETTINGS, policy_inputs, read_run, read_settings
 from finqa_cli.settings import Settings, from_public_dict, to_public_dict
 from finqa_cli.settings.schema import EMBEDDED, is_embedded
 from finqa_cli.types import PolicyVersion
@@ -73,7 +73,7 @@ def resolve(reference: str) -> PolicyVersion:
         if (path / "policy").is_dir():  # final policy of supervised fine-tuning or DPO
             return resolve(str(path / "policy"))
         command = read_run(path).get("command")
-        remedy = f"finqa {command} --resume {path}" if command in TRAINING else NAME_ANOTHER
+        remedy = f"finqa {command} --resume {path}" if command in ("train", "sft", "dpo") else NAME_ANOTHER
         raise DataError(f"The run {path} has no usable checkpoint and no policy.", remedy=remedy)
     if (path / "manifest.json").exists() and (path / "state.json").exists():
         return of_checkpoint(verified(path))

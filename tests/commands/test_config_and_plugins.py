@@ -150,34 +150,3 @@ def test_a_strangers_plugin_from_installation_to_use(tmp_path: Path) -> None:
 
     reason = json.loads(run(site, "plugins", "show", "zz_misspelt", "--json").stdout)["plugins"][0]
     assert reason["status"] == "broken" and "register_componets" in reason["error"]
-
-
-def test_components_of_a_plugin_have_flags_a_panel_and_a_profile_of_their_own(tmp_path: Path) -> None:
-    site = install(tmp_path, {"flagged": "flagged"})
-
-    def values(*arguments: str) -> dict[str, Any]:
-        shown = run(site, "config", "show", "--origin", "--json", *arguments)
-        assert shown.returncode == 0, shown.stderr
-        found: dict[str, Any] = json.loads(shown.stdout)
-        return found
-
-    chosen = ("--set", "environment.name=quiz")
-    quiz = values(*chosen)
-    assert quiz["settings"]["environment"]["options"] == {"rounds": 7}
-    assert quiz["settings"]["pool"]["max_play_retries"] == 1
-    assert quiz["origins"]["pool.max_play_retries"] == "profile quiz"
-    quiz = values(*chosen, "--set", "environment.options.rounds=3", "--set", "pool.max_play_retries=2")
-    assert quiz["settings"]["environment"]["options"] == {"rounds": 3}
-    assert quiz["settings"]["pool"]["max_play_retries"] == 2
-    refused = run(site, "eval", "scripted", "--environment", "quiz", "--quiz-rounds", "0")
-    assert refused.returncode == 78 and "rounds" in refused.stderr, "the flag reaches the option"
-
-    shown = run(site, "train", "--environment", "quiz", "--help-all").stdout
-    assert re.search(
-        r"^Quizzes:\n  --quiz-rounds <int>  Rounds of a quiz\.  \[default: 7\]$", shown, flags=re.MULTILINE
-    )
-    assert "--scale-advantages" in shown and "Taken by a setting" not in shown
-    assert "--scale-advantages" not in run(site, "dpo", "--help-all").stdout
-    listed = json.loads(run(site, "plugins", "--json").stdout)
-    reasons = [reason for plugin in listed["plugins"] for reason in plugin["left_out"]]
-    assert reasons == ["environment quiz --seed: --seed belongs to train.seed"]

@@ -24,7 +24,8 @@ from finqa_cli.launching.cluster_shape import Shape
 from finqa_cli.launching.recipe import Recipe, render
 from finqa_cli.launching.train_words import train_words as words_of
 from finqa_cli.masking import find_secret
-from finqa_cli.settings import load_settings, to_public_dict
+from finqa_cli.settings import to_public_dict
+from finqa_cli.wiring.command_settings import read_layers
 
 pytestmark = pytest.mark.usefixtures("empty_folder", "_no_gpu")
 
@@ -210,7 +211,7 @@ VALUES = st.recursive(
 @given(values=st.lists(VALUES, min_size=4, max_size=8), name=HOSTILE.filter(lambda text: text.strip(" \n\t\0")))
 def test_hostile_values_arrive_as_they_are(values: list[Any], name: str, tmp_path: Path) -> None:
     given = {"engine.name": "vllm", "reward.name": "exact", "reward.options.x": values, "model.name": name}
-    loaded = load_settings(flags={}, arguments=[(path, path, each) for path, each in given.items()])
+    loaded = read_layers(flags={}, arguments=[(path, path, each) for path, each in given.items()])
     stand_ins(tmp_path)
     machines = {"slurm": Shape(hours=1.0), "kuberay": Shape(image="i", volume="v"), "skypilot": Shape(image="i")}
     machines["ray"] = Shape(hosts=("a", "b"), user="u")
@@ -219,7 +220,7 @@ def test_hostile_values_arrive_as_they_are(values: list[Any], name: str, tmp_pat
         text = render(Recipe(kind=kind, shape=shape, train=train))
         words = train_words(kind, text, tmp_path)
         assert text.isascii() and tuple(words[1 : 1 + len(train.words)]) == train.words
-    again = to_public_dict(load_settings(flags={}, assignments=train.words[1::2]).settings)
+    again = to_public_dict(read_layers(flags={}, assignments=train.words[1::2]).settings)
     before = to_public_dict(loaded.settings)
     assert (again["reward"], again["model"]) == (before["reward"], before["model"])
     assert not list(tmp_path.rglob("pwned"))

@@ -43,7 +43,6 @@ from finqa_cli.data.own_tables.tables_import import TablesReport, import_tables
 from finqa_cli.data.question_files.question_rows import finqa_files
 from finqa_cli.data.table_findings import FINDINGS
 from finqa_cli.errors import UsageError
-from finqa_cli.extend import registry
 from finqa_cli.types.splits import split_of_name
 
 app = CommandApp("Convert other data sets to the layout of finqa.")
@@ -328,7 +327,7 @@ def tables(
         document |= {"snapshot": built.name, "digest": built.digest}
         document |= {"replaced": None if replaced is None else str(replaced.path)}
         split = list(report.report.dataset.split_counts())[-1]
-        player = registry().expert() if report.experts == report.report.kept else "MODEL"
+        player = "scripted" if report.experts == report.report.kept else "MODEL"
         following = f"Next: finqa eval {player} --snapshot {built.name} --split {split}"
         if replaced is not None:
             following = f"{replaced_text(replaced)}\n{following}"

@@ -15,7 +15,7 @@ import typer
 from finqa_cli import logs
 from finqa_cli.errors import UsageError
 from finqa_cli.masking import Masker
-from finqa_cli.settings import Loaded, Settings, load_settings
+from finqa_cli.settings import Loaded, Settings
 from finqa_cli.settings.declarations import Declaration
 from finqa_cli.settings.layers import assignments_layer
 from finqa_cli.settings.offered import is_operational, without_given
@@ -163,10 +163,10 @@ class CommandLine:
         """
         from finqa_cli.extend import registry
         from finqa_cli.placement.placement_types import plan_line
-        from finqa_cli.wiring.command_settings import check_sandboxes, place_settings
+        from finqa_cli.wiring.command_settings import check_sandboxes, place_settings, read_layers
 
         flags = self.flags
-        loaded = load_settings(
+        loaded = read_layers(
             flags={**flags, **extra},
             typed={path: self._names[path] for path in flags},
             files=self.files if files is None else files,

@@ -53,7 +53,7 @@ def effective_defaults(
         error.
     """
     from finqa_cli.extend import registry
-    from finqa_cli.settings import load_settings
+    from finqa_cli.wiring.command_settings import read_layers
 
     try:
         if target:
@@ -61,7 +61,7 @@ def effective_defaults(
 
             flags = {**target_settings(flags, target), **flags}
         flags = {path: value for path, value in flags.items() if path.endswith(".name") or path == "data.path"}
-        loaded = load_settings(flags=flags, files=files, assignments=assignments)
+        loaded = read_layers(flags=flags, files=files, assignments=assignments)
         environment = registry().find("environment", loaded.settings.environment.name)
         engine = registry().find("engine", loaded.settings.engine.name)
         known = registry().config_class(environment)

@@ -206,7 +206,6 @@ def offers(*settings: str, general: Sequence[str] = tuple(_GENERAL_OPTIONS)) -> 
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         _, *own = inspect.signature(function, eval_str=True).parameters.values()
-        taken = {name for parameter in own for name in _names_of(parameter.annotation)}
 
         @functools.wraps(function)
         def command(ctx: typer.Context, **given: Any) -> None:
@@ -219,7 +218,6 @@ def offers(*settings: str, general: Sequence[str] = tuple(_GENERAL_OPTIONS)) -> 
             *(
                 inspect.Parameter(name, keyword, annotation=annotation, default=default)
                 for name, (annotation, default) in offered.items()
-                if "__options__" not in name or not taken.intersection(_names_of(annotation))  # of the command itself
             ),
         ]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -232,10 +230,6 @@ def offers(*settings: str, general: Sequence[str] = tuple(_GENERAL_OPTIONS)) -> 
 def _first(given: object) -> str:
     """Return the value of an argument, or the first of its values; empty if there is none."""
     return str(next(iter(given), "") if isinstance(given, (list, tuple)) else given or "")
-
-
-def _names_of(annotation: Any) -> tuple[str, ...]:
-    return tuple(name for each in getattr(annotation, "__metadata__", ()) for name in each.param_decls or ())
 
 
 def help_of(declaration: Declaration, shown_default: str) -> str:

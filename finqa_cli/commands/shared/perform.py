@@ -15,8 +15,10 @@ from finqa_cli.commands.shared.output import progress
 from finqa_cli.errors import UsageError
 from finqa_cli.runs.interrupts import Stopper, run, stop_signals
 from finqa_cli.runs.reporter import Reporter
-from finqa_cli.runs.run_folder import TRAINING
 from finqa_cli.training.torchrun import leading
+
+TRAINING = ("train", "sft", "dpo")
+"""The commands that several processes may share."""
 
 _HEAD_START_S = 1.0
 """Head start of the first process, in seconds. Only that one reports a wrong command, and torchrun ends all processes

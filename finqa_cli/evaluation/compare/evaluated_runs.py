@@ -12,7 +12,7 @@ from finqa_cli.errors import DataError
 from finqa_cli.runs.durable_files import read_document, sha256_of
 from finqa_cli.runs.jsonl import SCHEMA_VERSION, read_jsonl
 from finqa_cli.runs.links import follow
-from finqa_cli.runs.run_folder import MANIFEST, TRAINING, read_run, read_settings
+from finqa_cli.runs.run_folder import MANIFEST, read_run, read_settings
 from finqa_cli.runs.run_summary import PIPELINE_EVALUATION
 from finqa_cli.statistics import MALFORMED, Outcome, read_outcome
 from finqa_cli.types.token_use import TokenUse, recorded_use, total_use
@@ -20,6 +20,9 @@ from finqa_cli.wiring.policies import run_of
 
 INPUTS = ("run.json", "settings.json", "report.json", "metrics.jsonl", "trajectories.jsonl")
 """Files that are read of a run; the manifest of a comparison has their digests."""
+
+_TRAINING = ("train", "sft", "dpo")
+"""Commands that train; records of their steps in metrics.jsonl have the command as their `kind`."""
 
 _AGAIN = "run the evaluation again: finqa eval TARGET"
 
@@ -140,7 +143,7 @@ def _of_evaluation(path: Path, facts: Mapping[str, Any], settings: Mapping[str, 
         "data_name": str(report["data"]["name"]),
         "data_digest": str(report["data"]["digest"]),
         **_outcomes(path, iteration=0, episodes=int(report["episodes"])),
-        "cost": _cost(trained, command) if trained and command in TRAINING else None,
+        "cost": _cost(trained, command) if trained and command in _TRAINING else None,
     }
 
 

@@ -22,7 +22,6 @@ from finqa_cli.errors import (
 )
 from finqa_cli.evaluation.evaluate import held_out_tasks, pin_inputs
 from finqa_cli.evaluation.reward_tests import reward_facts
-from finqa_cli.extend import registry
 from finqa_cli.runs import checkpoints
 from finqa_cli.runs.checkpoints import Checkpoint
 from finqa_cli.runs.durable_files import storage
@@ -302,16 +301,16 @@ def _parameters(settings: Settings) -> dict[str, Any]:
 
 def _check_groups(optimizer: Optimizer, settings: Settings) -> None:
     name = settings.optimizer.name
+    if name == "sft":
+        raise UsageError(
+            "sft imitates all given episodes, right or wrong, so it trains on demonstrations and not "
+            "on groups that the policy plays.",
+            remedy="finqa eval scripted --split train, then finqa sft RUN",
+        )
     if isinstance(optimizer, PreferenceOptimizer):
         raise UsageError(
             f"{name} trains on recorded pairs of attempts, not on played groups, and no pairs are given.",
             remedy=f"finqa sample TARGET, then finqa prefs RUN, then finqa train --optimizer {name} --pairs PAIRS",
-        )
-    if command := registry().find("optimizer", name).command:
-        raise UsageError(
-            f"{name} imitates all given episodes, right or wrong, so it trains on demonstrations and not "
-            "on groups that the policy plays.",
-            remedy=f"finqa eval scripted --split train, then finqa {command} RUN",
         )
 
 

@@ -14,6 +14,7 @@ from finqa_cli.app import COMMANDS
 from finqa_cli.errors import ConfigError, DataError, UsageError
 from finqa_cli.experiments.pipeline_run import data_path, find_step, plan
 from finqa_cli.experiments.pipeline_spec import (
+    METHODS,
     Candidates,
     DataSource,
     Demonstrations,
@@ -26,7 +27,6 @@ from finqa_cli.experiments.pipeline_spec import (
 from finqa_cli.experiments.step_runner import Step
 from finqa_cli.experiments.step_settings import check_secrets, differences, settings_document
 from finqa_cli.settings import Choice, Loaded, Settings, load_settings, to_public_dict
-from finqa_cli.settings.published_names import METHODS
 
 RUN = Path("outputs/run_001")
 FINQA_ROW = {

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import finqa_cli.settings
 from finqa_cli.contracts import EnvironmentContext
-from finqa_cli.settings.load import profile_values
 from finqa_cli.wiring.policies import resolve
 from finqa_plugins.environments.code.config import CodeConfig, MbppConfig
 from finqa_plugins.environments.code.function_environment import FunctionEnvironment
@@ -23,6 +24,7 @@ from finqa_plugins.environments.forecast.config import ForecastConfig
 from finqa_plugins.environments.forecast.forecast_environment import ForecastEnvironment
 
 RECIPE = Path(__file__).parents[3] / "recipes" / "text_policies.sh"
+PROFILES = Path(finqa_cli.settings.__file__).parent / "profiles"
 
 
 @pytest.mark.parametrize("name", ["embedded-code", "embedded-forecast", "embedded-mbpp", "embedded-text"])
@@ -87,9 +89,8 @@ def parsed(text: str) -> object:
 
 
 def options_in_profile(name: str) -> dict[str, Any]:
-    prefix = "environment.options."
-    values = profile_values(name).items()
-    return {path.removeprefix(prefix): given[-1] for path, given in values if path.startswith(prefix)}
+    options: dict[str, Any] = tomllib.loads((PROFILES / f"{name}.toml").read_text())["environment"]["options"]
+    return options
 
 
 def code(options: Mapping[str, Any]) -> FunctionEnvironment:

@@ -22,7 +22,7 @@ def no_gpu(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def loaded(environment: str, *assignments: str, **flags: object) -> Loaded:
     given = {"environment.name": environment, **{name.replace("__", "."): value for name, value in flags.items()}}
-    return load_settings(flags=given, assignments=assignments)
+    return load_settings(flags=given, assignments=assignments, modelless=["scripted"], policies=OWN)
 
 
 @pytest.mark.parametrize("environment", OWN)
@@ -39,7 +39,7 @@ def test_an_environment_with_a_policy_of_its_own_plays_what_that_was_taught(envi
 
 @pytest.mark.parametrize("environment", OWN)
 def test_the_name_of_the_policy_is_enough(environment: str) -> None:
-    found = load_settings(flags={"model.name": OWN[environment]})
+    found = load_settings(flags={"model.name": OWN[environment]}, policies=OWN)
     assert found.settings == loaded(environment, model__name=OWN[environment]).settings
     assert found.settings.environment.name == environment
 
@@ -65,7 +65,7 @@ def test_options_of_embedded_tasks_stay_out_beside_other_tasks_or_players(tmp_pa
 
 @pytest.mark.parametrize("model", [EMBEDDED, *OWN.values()])
 def test_small_policies_imitate_at_a_rate_that_changes_them(model: str) -> None:
-    found = load_settings(flags={"model.name": model})
+    found = load_settings(flags={"model.name": model}, policies=OWN)
     assert (found.settings.sft.learning_rate, found.settings.sft.warmup_share) == (1e-3, 0.05)
     assert found.origins["sft.learning_rate"] == f"profile {EMBEDDED}"
     Path("own.toml").write_text("[sft]\nlearning_rate = 2e-4\n")

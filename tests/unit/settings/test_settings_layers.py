@@ -18,7 +18,7 @@ from finqa_cli.settings.layers import (
     section_fields,
 )
 from finqa_cli.settings.schema import BARE_NAMES
-from finqa_cli.wiring.command_settings import limit_evaluation
+from finqa_cli.wiring.command_settings import limit_evaluation, read_layers
 
 pytestmark = pytest.mark.usefixtures("empty_folder", "_no_gpu")
 
@@ -79,7 +79,7 @@ def test_defaults_for_a_hub_model_are_those_of_the_published_run(path: str, expe
     ids=str,
 )
 def test_the_learning_rate_is_that_of_what_is_trained(flags: dict[str, object], rates: tuple[float, float]) -> None:
-    train = load_settings(flags={"model.name": "some/model", **flags}).settings
+    train = read_layers(flags={"model.name": "some/model", **flags}).settings
     assert (train.train.learning_rate, train.sft.learning_rate) == rates
 
 
@@ -364,7 +364,7 @@ INSTRUCTIONS = "FINQA_ENVIRONMENT__OPTIONS__INSTRUCTIONS"
 
 
 def openenv(**layers: Any) -> dict[str, Any]:
-    return load_settings(flags={"environment.name": "openenv"}, **layers).settings.environment.options
+    return read_layers(flags={"environment.name": "openenv"}, **layers).settings.environment.options
 
 
 @pytest.mark.parametrize("text", KEPT)
@@ -373,12 +373,12 @@ def test_a_text_option_keeps_what_was_typed_in_every_layer(text: str, monkeypatc
     assert openenv(assignments=[f"{name}.variables.V={text}"]) == {"variables": {"V": text}}
     assert openenv(assignments=[f"{name}.instructions={text}"]) == {"instructions": text}
     Path(".env").write_text(f"FINQA_ENVIRONMENT=openenv\n{INSTRUCTIONS}='{text}'\n")
-    assert load_settings(flags={}).settings.environment.options == {"instructions": text}
+    assert read_layers(flags={}).settings.environment.options == {"instructions": text}
     Path(".env").unlink()
     monkeypatch.setenv("FINQA_ENVIRONMENT", "openenv")
     monkeypatch.setenv(INSTRUCTIONS, text)
-    assert load_settings(flags={}).settings.environment.options == {"instructions": text}
-    assert load_settings(flags={}, assignments=[f"data.snapshot={text}"]).settings.data.snapshot == text
+    assert read_layers(flags={}).settings.environment.options == {"instructions": text}
+    assert read_layers(flags={}, assignments=[f"data.snapshot={text}"]).settings.data.snapshot == text
 
 
 @given(st.text(st.characters(exclude_categories=("Cs", "Cc"))).filter(lambda text: text.strip() == text))

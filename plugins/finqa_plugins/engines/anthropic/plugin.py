@@ -7,7 +7,6 @@ from typing import Any
 
 from finqa_cli.extend import Component, hookimpl
 from finqa_cli.types import Check
-from finqa_plugins.engines._http import OPERATIONAL
 
 NAME = "anthropic"
 
@@ -23,7 +22,6 @@ def register_components() -> list[Component]:
             target="finqa_plugins.engines.anthropic.anthropic_engine:make_engine",
             config="finqa_plugins.engines.anthropic.config:AnthropicConfig",
             readiness="finqa_plugins.engines.anthropic.plugin:readiness",
-            operational=OPERATIONAL,
             summary="Claude models by Anthropic's messages API, with tools, reasoning and its cache",
         )
     ]

@@ -12,7 +12,6 @@ def register_components() -> list[Component]:
         Component(
             kind="engine",
             modelless=True,
-            person=True,
             name="human",
             target="finqa_plugins.engines.human.human_engine:HumanEngine",
             summary="You play: prints the conversation to the terminal and reads your tool calls",

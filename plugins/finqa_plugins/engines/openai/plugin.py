@@ -7,7 +7,6 @@ from typing import Any
 
 from finqa_cli.extend import Component, hookimpl
 from finqa_cli.types import Check
-from finqa_plugins.engines._http import OPERATIONAL
 
 NAME = "openai"
 
@@ -23,7 +22,6 @@ def register_components() -> list[Component]:
             target="finqa_plugins.engines.openai.openai_engine:make_engine",
             config="finqa_plugins.engines.openai.config:OpenAIEngineConfig",
             readiness="finqa_plugins.engines.openai.plugin:readiness",
-            operational=OPERATIONAL,
             summary="Any OpenAI-compatible server (vLLM, SGLang, llama.cpp, Ollama, hosted) by its URL; vLLM can train",
         )
     ]

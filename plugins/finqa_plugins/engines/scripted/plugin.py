@@ -12,7 +12,6 @@ def register_components() -> list[Component]:
         Component(
             kind="engine",
             modelless=True,
-            expert=True,
             name="scripted",
             target="finqa_plugins.engines.scripted.scripted_engine:ScriptedEngine",
             config="finqa_plugins.engines.scripted.scripted_engine:ScriptedConfig",

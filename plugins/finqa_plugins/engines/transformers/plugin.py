@@ -18,7 +18,6 @@ def register_components() -> list[Component]:
             requires=("torch", "transformers", "safetensors"),
             extra="train",
             devices="one",
-            rank=1,
             threads="threads",
             sleeps=True,
         )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from finqa_cli.extend import Component, Machine, VenvSpec, hookimpl
+from finqa_cli.extend import Component, VenvSpec, hookimpl
 from finqa_cli.types import Check
-from finqa_cli.venvs import find_venv
 
 NAME = "vllm"
 
@@ -24,8 +22,6 @@ def register_components() -> list[Component]:
             config="finqa_plugins.engines.vllm.config:VllmEngineConfig",
             summary="vLLM: servers that it starts and supervises, or running ones by URL; adapter hot swap, sleep mode",
             devices="several",
-            rank=2,
-            suits=_suits,
             sleeps=True,
             overhead_gib=1.0,
             readiness="finqa_plugins.engines.vllm.machine:readiness",
@@ -37,16 +33,6 @@ def register_components() -> list[Component]:
             ),
         )
     ]
-
-
-def _suits(machine: Machine) -> tuple[bool, str]:
-    if machine.embedded:
-        return False, "it serves the embedded model"
-    if not machine.cuda:
-        return False, "no CUDA device"
-    if machine.assumed or find_venv(machine.home, NAME) is not None or importlib.util.find_spec("vllm") is not None:
-        return True, "vllm is installed"
-    return False, "vllm is not set up: finqa setup vllm"
 
 
 @hookimpl

@@ -15,7 +15,6 @@ def register_components() -> list[Component]:
             sandboxless=True,
             clustered_by="company",
             name="convfinqa",
-            official="convfinqa",
             target="finqa_plugins.environments.convfinqa.convfinqa_environment:ConvFinQAEnvironment",
             config="finqa_plugins.environments.convfinqa.config:ConvFinQAConfig",
             summary="ConvFinQA: a dialogue about a report page, each question answered with a program (--data FILE)",

@@ -14,7 +14,6 @@ def register_components() -> list[Component]:
             snapshotless=True,
             sandboxless=True,
             policy="embedded-forecast",
-            policy_profile="finqa_plugins.environments.forecast:embedded-forecast.toml",
             clustered_by="{cluster}",
             name="forecast",
             target="finqa_plugins.environments.forecast.forecast_environment:ForecastEnvironment",

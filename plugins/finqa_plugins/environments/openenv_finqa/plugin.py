@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from finqa_cli.extend import Component, Flag, hookimpl
+from finqa_cli.extend import Component, hookimpl
 from finqa_cli.types import Check
 
 NAME = "finqa"
@@ -24,20 +24,6 @@ def register_components() -> list[Component]:
             summary="financial questions over company tables, with SQL tools (OpenEnv protocol)",
             requires=("websockets",),
             readiness="finqa_plugins.environments.openenv_finqa.config:readiness",
-            flags={
-                "hints": Flag(
-                    flags="--hints",
-                    kind=bool,
-                    help="Explanations of common mistakes in error messages of the tools; changes the task",
-                ),
-                "grader": Flag(
-                    flags="--grader",
-                    kind=str,
-                    help="Grading rules: openenv, strict (strict-3), strict-1, strict-3 or judge",
-                    variable="FINQA_GRADER",
-                    shown="strict; openenv for Snorkel's published data",
-                ),
-            },
         )
     ]
 

@@ -15,7 +15,6 @@ def register_components() -> list[Component]:
             sandboxless=True,
             clustered_by="page",
             name="tatqa",
-            official="tatqa",
             target="finqa_plugins.environments.tatqa.tatqa_environment:TatQAEnvironment",
             config="finqa_plugins.environments.tatqa.config:TatQAConfig",
             summary="TAT-QA in one turn: a table with its paragraphs, answered with spans or a number and a scale",

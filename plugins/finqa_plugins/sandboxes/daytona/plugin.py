@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from finqa_cli.extend import Component, Machine, hookimpl
+from finqa_cli.extend import Component, hookimpl
 from finqa_cli.types import Check
 
 NAME = "daytona"
@@ -26,15 +25,8 @@ def register_components() -> list[Component]:
             requires=("daytona",),
             extra="daytona",
             readiness="finqa_plugins.sandboxes.daytona.config:readiness",
-            rank=2,
-            suits=_suits,
         )
     ]
-
-
-def _suits(machine: Machine) -> tuple[bool, str]:
-    key = bool(os.environ.get("DAYTONA_API_KEY"))
-    return key, "DAYTONA_API_KEY is set" if key else "no DAYTONA_API_KEY"
 
 
 @hookimpl

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from finqa_cli.extend import Component, Flag, hookimpl
+from finqa_cli.extend import Component, hookimpl
 from finqa_cli.types import Check
 
 NAME = "local"
@@ -22,15 +22,6 @@ def register_components() -> list[Component]:
             config="finqa_plugins.sandboxes.local.config:LocalSandboxConfig",
             readiness="finqa_plugins.sandboxes.local.config:readiness",
             summary="server processes on this machine's loopback; code in bubblewrap sandboxes",
-            rank=1,
-            flags={
-                "dangerously_run_unisolated": Flag(
-                    flags="--dangerously-run-unisolated",
-                    kind=bool,
-                    help="The policy's code runs without isolation: it can read, send and delete your files",
-                    panel="Sandboxes",
-                )
-            },
         )
     ]
 

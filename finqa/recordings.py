@@ -377,11 +377,11 @@ class Run:
         Args:
             out: The file; None: report.html in the folder of the run.
             beside: Another run to compare with, question by question.
-            control: The control of this run: the same training on shuffled rewards.
+            control: The control of this run: the same training run on shuffled rewards.
 
         Raises:
             DataError: The run has no records, or one is damaged.
-            UsageError: Both `beside` and `control` are given, or the control or this run is not a training.
+            UsageError: Both `beside` and `control` are given, or the control or this run is not a training run.
             ConfigError: `out` is a file that is not a report, or `control` is not a control of this run.
         """
         from finqa_cli.publishing.report.run_report import write_report

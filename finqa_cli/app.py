@@ -35,11 +35,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ls": ("finqa_cli.commands.recorded.list_runs", "List runs with their status, score, age and size."),
     "show": ("finqa_cli.commands.recorded.show_run", "Show a run, or one of its episodes as a transcript."),
     "top": ("finqa_cli.commands.recorded.watch_run", "Monitor a run: progress, rates, sandboxes, failures."),
-    "gc": ("finqa_cli.commands.recorded.clean_up", "Delete old checkpoints and files that killed processes left."),
+    "gc": ("finqa_cli.commands.recorded.clean_up", "Delete old checkpoints and files left behind by killed processes."),
     "plan": ("finqa_cli.commands.plan", "Plan an evaluation."),
     "launch": (
         "finqa_cli.commands.clusters.print_recipe",
-        "Print a recipe that starts a training on a cluster of machines.",
+        "Print a recipe that starts a training run on a cluster of machines.",
     ),
     "sample": ("finqa_cli.commands.sample", "Sample several candidates per question, with their rewards."),
     "prefs": ("finqa_cli.commands.prefs", "Make preference pairs from candidates or attempts of a run."),
@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pipeline": ("finqa_cli.commands.pipeline", "Run all steps of a training method, from data to a report."),
     "export": ("finqa_cli.commands.export", "Export a policy or its attempts in formats of other tools."),
     "push": ("finqa_cli.commands.push", "Push policies to the Hugging Face hub, with model cards."),
-    "experiment": ("finqa_cli.commands.experiment", "Run a matrix of trainings and answer its research questions."),
+    "experiment": ("finqa_cli.commands.experiment", "Run a matrix of training runs and answer its research questions."),
     "data": ("finqa_cli.commands.datasets.data", "Generate, import and check data sets."),
     "snapshot": ("finqa_cli.commands.datasets.snapshot", "Build, list, show and delete compiled data sets."),
     "score": ("finqa_cli.commands.score", "Score a file of predictions with a published evaluation."),
@@ -184,7 +184,7 @@ def _open_closed_streams() -> None:
 class _Output(io.FileIO):
     """Standard output whose reader may end first (`finqa plugins | head -1`); further output is then discarded.
 
-    The command continues, for example a training whose pager was closed, and returns its own exit status.
+    The command continues, for example a training run whose pager was closed, and returns its own exit status.
     """
 
     def write(self, data: Any, /) -> int:

@@ -106,7 +106,7 @@ def delete(path: Path, *, within: Path, whole: bool = False) -> None:
 def try_delete(path: Path, *, within: Path, whole: bool = False) -> None:
     """Delete as `delete` does; if that is refused or fails, the files stay, with a warning in the log.
 
-    For a run that does not need the space to continue, such as a training that drops old checkpoints.
+    For a run that does not need the space to continue, such as a training run that drops old checkpoints.
     """
     try:
         delete(path, within=within, whole=whole)

@@ -18,7 +18,7 @@ run=$(sed -n 's/^Run: \(.*\) ([0-9]* s)$/\1/p' "$result")
 iterations=$(python -c 'import json, sys; print(json.load(open(sys.argv[1]))["train"]["iterations"])' "$run/settings.json")
 half=$(((iterations + 1) / 2))
 control="${run%/}_control"
-printf '\nThe control: the same training with shuffled rewards, %s of %s iterations.\n' "$half" "$iterations"
+printf '\nThe control: the same training run with shuffled rewards, %s of %s iterations.\n' "$half" "$iterations"
 train "$@" --shuffle-rewards --iterations "$half" --run-dir "$control"
 echo
 finqa report "$run" --control "$control"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Recipe of `make demo-llm`: a real language model, SmolLM2-135M-Instruct, learns to answer questions with tools.
 # Evaluates it, teaches it the tools by imitation (all weights), improves it by GRPO (LoRA), trains the control with
-# shuffled rewards for about half of the iterations, and writes one report. Held-out companies are in no training.
+# shuffled rewards for about half of the iterations, and writes one report. Held-out companies are in no training run.
 #
 #   recipes/demo_llm.sh [WORK_FOLDER] [FLAGS]      (default runs/demo_llm)
 #
-# FLAGS are flags of `finqa train` for both trainings, such as --seed 1. A second call with the same folder continues
+# FLAGS are flags of `finqa train` for both training runs, such as --seed 1. A second call with the same folder continues
 # after the last finished step. The scripted expert makes the same mistake in 60 % of its episodes: it does not quote
 # year columns, and SQLite then computes with the year itself. Imitation learns the mistake, rewards remove it. With
 # 80 % hardly any sampled episode was right (3 of 111), so that GRPO had nothing to prefer.
@@ -26,7 +26,7 @@ step() { printf '\n%s\n' "$*"; }
 with_settings() { finqa "$@" --config recipes/demo_llm.toml; }
 is_done() { [ -f "$1/run.json" ] && grep -q '"status": *"completed"' "$1/run.json"; }
 
-# train FOLDER [FLAGS]: starts a training from the imitating policy, or continues the one that is there.
+# train FOLDER [FLAGS]: starts a training run from the imitating policy, or continues the one that is there.
 train() {
   local run="$1"
   shift
@@ -59,7 +59,7 @@ train "$work/train" "$@"
 iterations=$(python -c 'import json, sys; print(json.load(open(sys.argv[1]))["train"]["iterations"])' "$work/train/settings.json")
 # With shuffled rewards the episodes of a later iteration hardly end any more, and fill the hour.
 half=$((iterations > 1 ? iterations / 2 : 1))
-step "5. The control: the same training with shuffled rewards, $half of $iterations iterations."
+step "5. The control: the same training run with shuffled rewards, $half of $iterations iterations."
 train "$work/control" "$@" --shuffle-rewards --iterations "$half"
 
 echo

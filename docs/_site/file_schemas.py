@@ -77,7 +77,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "trajectory": Format(recorded_attempts.TrajectoryLine, "trajectories.jsonl, a line"),
         "event": Format(_EVENT, "events.jsonl, a line", "An event of a run."),
         "checkpoint-manifest": Format(run_files.CheckpointManifest, "checkpoints/step_N/manifest.json"),
-        "checkpoint-state": Format(_STATE, "checkpoints/step_N/state.json", "Position of a training, besides weights."),
+        "checkpoint-state": Format(_STATE, "checkpoints/step_N/state.json", "Position of a run, besides weights."),
         "report-eval": Format(run_reports.EvalReportFile, "report.json of finqa eval"),
         "report-sample": Format(run_reports.SampleReportFile, "report.json of finqa sample"),
         "report-sft": Format(SftResult, "report.json of finqa sft"),

@@ -127,7 +127,7 @@ def main(
     Saves report.json, metrics.json, breakdown.csv, items.csv, samples/, trajectories.jsonl and manifest.json in the run
     folder. With --limit the questions are drawn by eval.seed (0), independently of --seed: every run has the same.
 
-    Where the same command did not end, it continues: attempts that are recorded are not played again.
+    If the same command was interrupted, it resumes and keeps the finished attempts.
     """
     if rescore is not None:
         _rescore_run(line, rescore)
@@ -317,7 +317,7 @@ def evaluation_text(result: EvalResult, otherwise: int = 0) -> str:
     statuses = ", ".join(f"{count} {status}" for status, count in report["statuses"].items() if count)
     parts = ", ".join(f"{name} {value:.3f}" for name, value in report["components"].items() if name != "correct")
     errors, quoted = format_share(report["sql_error_rate"]), format_share(report["quoted_years"])
-    years = f"{quoted} quoted their years; " if report["quoted_years"] is not None else ""
+    years = f"{quoted} quoted year columns; " if report["quoted_years"] is not None else ""
     queries = f"{errors} of SQL queries failed; {years}"
     lines = [
         head,

@@ -181,7 +181,7 @@ def _needed(result: Plan) -> list[str]:
     if result.wanted is None:
         return []
     wanted, design = f"{100 * result.wanted:g} points", result.design
-    needed = f"To show {wanted} of two policies it takes "
+    needed = f"To show {wanted} between two policies takes "
     per_company = design.questions / design.companies
     more = (
         f"{result.questions} questions, {per_company:.1f} per company, {plural(design.attempts, 'attempt')} each"
@@ -198,4 +198,4 @@ def _needed(result: Plan) -> list[str]:
         if result.seeds
         else "more questions: no number of seeds is sufficient at these questions"
     )
-    return [f"{needed}{more}; or {repeated}. Of two methods it takes {seeds}."]
+    return [f"{needed}{more}; or {repeated}. Comparing two methods takes {seeds}."]

@@ -29,7 +29,7 @@ def main(
         Path | None,
         typer.Option(
             "--control",
-            help="The control of RUN: the same training with --shuffle-rewards.",
+            help="The control of RUN: the same training run with --shuffle-rewards.",
         ),
     ] = None,
     episodes: Annotated[
@@ -44,7 +44,7 @@ def main(
 ) -> None:
     """Write one HTML file of a run: score, curves, every episode with its turns, groups, and two runs compared.
 
-    The report of a training that was evaluated begins with the same questions before and after.
+    The report of a training run that was evaluated begins with the same questions before and after.
 
     Open it in a browser. It loads nothing from elsewhere and runs no code of its data.
     """

@@ -237,7 +237,7 @@ def conclusion(found: Sequence[Answer]) -> str:
     for verdict, words in (
         ("better", "shown to be better"),
         ("worse", "shown to be worse"),
-        ("policies differ", "these two policies differ; one run each is no evidence about the methods"),
+        ("policies differ", "these two policies differ; one run each says nothing about the methods"),
         ("not shown", "no difference is shown"),
         ("not known", "not known yet"),
     ):

@@ -1,1 +1,1 @@
-"""Recipes that start a training on the machines of a cluster; nothing is started here."""
+"""Recipes that start a training run on the machines of a cluster; nothing is started here."""

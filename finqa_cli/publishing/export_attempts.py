@@ -209,7 +209,7 @@ def _inspect(source: Path, selection: Selection) -> tuple[str, str, int, int]:
     chosen = [record for record in evaluations if int(record.get("iteration", 0)) == step]
     asked = [record for record in chosen if not selection.split or record["task"]["split"] == selection.split]
     environment = str((settings.get("environment") or {}).get("name", "finqa"))
-    # an evaluation names its data in its report, a training among its inputs
+    # an evaluation names its data in its report, a training run among its inputs
     inputs = read_document(run / MANIFEST).get("inputs")
     data = report.get("data") or (inputs.get("data") if isinstance(inputs, Mapping) else None) or {}
     target = str(report.get("target") or facts["id"])

@@ -52,9 +52,9 @@ class Limits:
         if (self.tokens is None and self.cost_usd is None) or (use := spent()) is None:
             return ""
         if self.tokens is not None and use.tokens >= self.tokens:
-            return f"{use.tokens:,} tokens were used, and --max-episode-tokens is {self.tokens:,}"
+            return f"{use.tokens:,} tokens of --max-episode-tokens {self.tokens:,} are used"
         if self.cost_usd is not None and use.cost_usd is not None and use.cost_usd >= self.cost_usd:
-            return f"${use.cost_usd:.4g} were spent, and --max-episode-cost is ${self.cost_usd:g}"
+            return f"${use.cost_usd:.4g} of --max-episode-cost ${self.cost_usd:g} is spent"
         return ""
 
 

@@ -1,4 +1,4 @@
-"""Files of runs that may be deleted: old checkpoints and what killed processes left, but not of runs that may run.
+"""Files of runs that may be deleted: old checkpoints, and what killed processes left behind; not of runs in progress.
 
 Everything that is needed to resume, evaluate, export or compare a run is kept: the newest valid checkpoint, every file
 that the run's manifest lists, and every checkpoint that another run names.

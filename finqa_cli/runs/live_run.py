@@ -166,7 +166,7 @@ class LiveRun:
         if self._summary is None or now - self._summarized >= SUMMARY_S:
             self._summary, self._summarized = summarize_run(self.path, episodes=self._episodes), now
         summary = self._summary
-        if summary.command in PLAYED and lines:  # a training has millions of lines, and its own count of tokens
+        if summary.command in PLAYED and lines:  # a training run has millions of lines, and its own count of tokens
             uses = [use for record in _records(lines) if (use := _use_of(record)) is not None]
             self._use = total_use([*([self._use] if self._use else []), *uses])
         recent = [self._iterations[number] for number in sorted(self._iterations)[-CURVE:]]
@@ -267,7 +267,7 @@ def _per_second(recent: list[Mapping[str, Any]], name: str) -> float | None:
 
 
 def _remaining(summary: RunSummary, recent: list[Mapping[str, Any]], rate: float | None) -> float | None:
-    """Estimate the seconds to the end: by the rate of episodes, or for trainings by the last iterations."""
+    """Estimate the seconds to the end: by the rate of episodes, or for training runs by the last iterations."""
     progress = summary.progress
     if progress is None or progress.total is None or summary.status == COMPLETED:
         return None

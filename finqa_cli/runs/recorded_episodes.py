@@ -44,7 +44,7 @@ def count_errors(run: Path) -> list[RecordedError]:
     file = run / "trajectories.jsonl"
     if not file.is_file():
         return []
-    ungraded = read_jsonl(file, only=_UNGRADED)  # parses few lines: files of trainings may have gigabytes
+    ungraded = read_jsonl(file, only=_UNGRADED)  # parses few lines: files of training runs may have gigabytes
     errors = ((str(each.get("status")), str(each.get("error"))) for each in ungraded if each.get("reward") is None)
     return [RecordedError(status=pair[0], error=pair[1], count=n) for pair, n in Counter(errors).most_common()]
 

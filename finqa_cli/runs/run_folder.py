@@ -308,7 +308,7 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def is_over(facts: Mapping[str, Any]) -> bool:
-    """Whether nothing can be resumed: an evaluation was completed without faults. Trainings can always be extended."""
+    """Whether nothing can be resumed: an evaluation was completed without faults. Training can always be extended."""
     return facts.get("command") == "eval" and facts.get("status") == "completed" and not facts.get(FAULTS)
 
 
@@ -401,7 +401,7 @@ def new_run(
 def training_run(
     path: Path, checkpoint: Checkpoint | None, *, command: str, settings: Settings, resume: bool
 ) -> Iterator[RunFolder]:
-    """Open the folder of a training for this block: a new one, or that of a run that is resumed after the checkpoint.
+    """Open the folder of a training run for this block: a new one, or that of a run resumed after the checkpoint.
 
     With `run.mirror` it is copied once more after it is closed.
 

@@ -188,7 +188,7 @@ class Meter:
             )
             return
         earlier, spent = found
-        self._tell(f"By {earlier}: {_forecast(spent, episodes)}")
+        self._tell(f"Estimate from {earlier}: {_forecast(spent, episodes)}")
 
     @property
     def _is_asked(self) -> bool:
@@ -222,11 +222,11 @@ class Meter:
             return
         spent = self.spending
         if self._limits.max_tokens is not None and spent.tokens >= self._limits.max_tokens:
-            self._end(f"{spent.tokens:,} tokens were used, and --max-tokens is {self._limits.max_tokens:,}.")
+            self._end(f"{spent.tokens:,} tokens of --max-tokens {self._limits.max_tokens:,} are used.")
         elif (
             self._limits.max_cost is not None and spent.cost_usd is not None and spent.cost_usd >= self._limits.max_cost
         ):
-            self._end(f"${spent.cost_usd:.4g} were spent, and --max-cost is ${self._limits.max_cost:g}.")
+            self._end(f"${spent.cost_usd:.4g} of --max-cost ${self._limits.max_cost:g} is spent.")
         elif self._limits.max_time_s is not None and self._clock() - self._began >= self._limits.max_time_s:
             self._end(f"The run has taken --max-time, {self._limits.max_time_s:g} s.")
 
@@ -264,7 +264,8 @@ class Meter:
             return
         self._estimated = True
         if self._is_asked:
-            self._tell(f"By the first {played} episodes: {_forecast(self.document(), self._known + self._planned)}")
+            forecast = _forecast(self.document(), self._known + self._planned)
+            self._tell(f"Estimate from the first {played} episodes: {forecast}")
 
 
 def make_meter(settings: Settings, reporter: Reporter, stopper: Stopper) -> Meter:

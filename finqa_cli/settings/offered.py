@@ -34,7 +34,7 @@ QUICK_TRAIN = {
     "train.max_rollout_rounds": 4,
     "eval.limit": 16,
 }
-"""Settings of a quick test of a training, unless the user sets them."""
+"""Settings of a quick test of a training run, unless the user sets them."""
 
 QUICK_SAMPLE = {"pool.sandboxes": 8}
 """Settings of a quick test of sampling, unless the user sets them; see `candidates.QUICK` for the others."""

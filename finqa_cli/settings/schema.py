@@ -439,7 +439,7 @@ class RunSettings(Section):
     save_token_ids: bool = setting(False, "Token ids in trajectories.jsonl", "--save-token-ids")
     mirror: str | None = setting(
         None,
-        "Address to which a training is copied at each checkpoint, such as s3://BUCKET/RUN; --resume fetches it",
+        "Address to which a training run is copied at each checkpoint, such as s3://BUCKET/RUN; --resume fetches it",
         "--run-mirror",
         shown="none",
         resumable=True,

@@ -178,7 +178,7 @@ def _layer(document: Document) -> tuple[Layer, str | None, str]:
         )
     if "experiment" in tree:
         raise ConfigError(
-            f"{document.name} is an experiment (a matrix of trainings); it contains no settings of a single run.",
+            f"{document.name} is an experiment (a matrix of training runs); it contains no settings of a single run.",
             remedy=f"finqa experiment run {document.file} --dry-run shows it",
         )
     if (translation := translate_file(tree, document.name)) is not None:

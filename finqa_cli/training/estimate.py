@@ -42,7 +42,7 @@ Again = Callable[[Mapping[str, object]], str]
 
 
 class Estimated(RunEvent):
-    """A training of more than a minute begins, and its length was estimated from measurements."""
+    """A training run of more than a minute begins, and its length was estimated from measurements."""
 
     event: Literal["estimate"]
     seconds: float

@@ -1,4 +1,4 @@
-"""Notices a training whose loss does not move: usually a learning rate that is far too low for what is trained."""
+"""Notices a training run whose loss does not move: usually a learning rate that is far too low for what is trained."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEARNED = 0.05
 
 
 class LossStuck(RunEvent):
-    """The loss of a training on a file had not moved after a fifth of its steps."""
+    """The loss of a training run on a file had not moved after a fifth of its steps."""
 
     event: Literal["loss_stuck"]
     steps: int
@@ -42,7 +42,7 @@ class LossStuck(RunEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stuck:
-    """The losses of a training that did not move.
+    """The losses of a training run that did not move.
 
     Attributes:
         steps: Number of steps that were compared.

@@ -33,7 +33,7 @@ RESUMABLE = ("train", "sft", "dpo", "sample", "eval", "pipeline")
 """Commands that can resume a run."""
 
 FEW_EPISODES, QUESTIONS_PER_EPISODE, LEAST_QUESTIONS = 64, 2, 16
-"""Trainings of fewer episodes evaluate on so many held-out questions for each of them, and at least on the last."""
+"""Training runs of fewer episodes evaluate on so many held-out questions for each of them, and at least on the last."""
 
 _LONGEST_WORD = 30
 
@@ -90,7 +90,7 @@ def _options_of(kind: str, name: str) -> type[BaseModel] | None:
 
 
 def limit_evaluation(loaded: Loaded) -> tuple[Loaded, str]:
-    """Limit the evaluations before and after a training of few episodes, unless a layer sets `eval.limit`.
+    """Limit the evaluations before and after a training run of few episodes, unless a layer sets `eval.limit`.
 
     A smoke test of 4 episodes would otherwise spend nearly all of its time on hundreds of held-out questions.
 

@@ -163,7 +163,7 @@ def check_fit(settings: Settings, policy: PolicyVersion, *, trains: bool) -> Non
 
 
 def check_cost_of_judge(settings: Settings) -> None:
-    """Check that the cost of a training whose answers a model judges has a limit.
+    """Check that the cost of a training run whose answers a model judges has a limit.
 
     Raises:
         ConfigError: It has none.

@@ -36,7 +36,7 @@ def test_claims_about_methods_need_seeds(capsys: pytest.CaptureFixture[str]) -> 
     assert document(flags, capsys)["assumptions"]["deviation"] == {"value": 0.025, "origin": "assumed"}
     assert main(flags) == 0
     out = capsys.readouterr().out
-    assert "Of two methods it takes 5 seeds of each" in out and "one run is no evidence about methods" in out
+    assert "Comparing two methods takes 5 seeds of each" in out and "one run is no evidence about methods" in out
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,8 @@ def test_tokens_stop_it_and_a_larger_limit_continues(
     command: tuple[str, ...], resume: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, said = failure([*command, "--max-tokens=1000", "--run-dir=run"], capsys)
-    assert code == 75 and "--max-tokens is 1,000" in said and "By the first" not in said[said.index("fix: ") :]
+    assert code == 75 and "of --max-tokens 1,000 are used" in said
+    assert "Estimate from the first" not in said[said.index("fix: ") :]
     assert f"finqa {resume} --resume run with a larger --max-cost or --max-tokens" in said
     played = len(list(read_jsonl(Path("run/trajectories.jsonl"))))
     assert 0 < played < 12 and spent("run")["tokens"] >= 1000 and spent("run")["episodes"] == played
@@ -56,7 +57,7 @@ def test_what_the_service_charges_stops_it(server: OpenAIServer, capsys: pytest.
     command = ["eval", "analyst", "--limit=12", "--sandboxes=1", "--engine=openai", "--run-dir=run"]
     command += ["--set=pool.sessions_per_sandbox=1", "--set", f"engine.options.base_url={server.url}", "--set", prices]
     code, said = failure([*command, "--max-cost=0.001"], capsys)
-    assert code == 75 and "were spent, and --max-cost is $0.001" in said
+    assert code == 75 and "of --max-cost $0.001 is spent" in said
     assert "No run beside run shows" in said
     assert 0.001 <= spent("run")["cost_usd"] < 0.003
     report = document(["eval", "--resume=run", "--max-cost=1"], capsys)
@@ -109,4 +110,4 @@ def test_a_limit_that_could_never_be_reached_is_refused(
 def test_a_dry_run_stops_as_well(capsys: pytest.CaptureFixture[str]) -> None:
     command = ["train", "--dry-run", "--model=embedded", "--sandboxes=2", "--iterations=4", "--run-dir=run"]
     code, said = failure([*command, "--max-tokens=2000"], capsys)
-    assert code == 75 and "--max-tokens is 2,000" in said and spent("run")["tokens"] >= 2000
+    assert code == 75 and "of --max-tokens 2,000 are used" in said and spent("run")["tokens"] >= 2000

@@ -31,7 +31,7 @@ def found(site: Path, query: str) -> list[str]:
 @pytest.mark.parametrize(
     ("query", "page"),
     [
-        ("out of memory", "guides/gpu-memory/"),
+        ("out of memory", "guides/placement/"),
         ("resume", "guides/resume/"),
         ("own data", "own-tables/"),
         ("Daytona key", "guides/daytona/"),

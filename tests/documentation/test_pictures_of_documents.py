@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 ASSETS = ROOT / "docs/assets"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -70,3 +72,13 @@ def test_the_committed_pictures_are_small_and_name_their_figures() -> None:
     ):
         picture = (ASSETS / f"{name}.svg").read_text(encoding="utf-8")
         assert words in texts(picture) and len(picture) < 10_000
+
+
+def test_the_photographs_of_a_report_are_small_pictures_that_the_readme_shows() -> None:
+    image = pytest.importorskip("PIL.Image", reason="needs finqa[report]")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name in ("report", "report-episode"):
+        path = ASSETS / f"{name}.png"
+        assert f"docs/assets/{name}.png" in readme and path.stat().st_size < 150_000
+        with image.open(path) as picture:
+            assert picture.width == 1000 and len(picture.convert("RGB").getcolors(1_000_000)) > 20, "an empty page"

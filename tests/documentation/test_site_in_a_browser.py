@@ -54,7 +54,7 @@ def test_every_page_fits_and_has_no_error(tab: Tab, site: Path, address: str) ->
 @pytest.mark.parametrize(
     ("query", "fitting"),
     [
-        ("out of memory", ["guides/gpu-memory/"]),
+        ("out of memory", ["guides/placement/"]),
         ("resume", ["guides/resume/"]),
         ("own data", ["own-tables/"]),
         ("Daytona key", ["secrets/", "guides/daytona/"]),

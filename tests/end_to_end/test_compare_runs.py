@@ -359,7 +359,7 @@ def test_the_words_of_a_verdict_are_about_policies_or_methods(expert: Path, tmp_
     result = compare([f"a={expert}", f"b={changed(expert, tmp_path / 'worse', _wrong)}"], level=0.8)
     (one,) = result.comparisons
     assert one.verdict == "shown" and sentence(result, one).count("These two policies differ") == 1
-    assert "one run each is no evidence about the methods" in sentence(result, one) and "better" not in sentence(
+    assert "one run each says nothing about the methods" in sentence(result, one) and "better" not in sentence(
         result, one
     )
     several = [

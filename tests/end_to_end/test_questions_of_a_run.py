@@ -56,7 +56,7 @@ def test_failures_of_a_run_are_asked_again(
     report = json.loads(Path("bad/report.json").read_text())
     wrong = {record["task"]["id"] for record in records if record["components"]["correct"] < 1}
     assert sum(report["reasons"].values()) == len(wrong) > 0 and "why attempts are wrong" in said
-    assert "quoted their years" not in said and report["quoted_years"] is None
+    assert "quoted year columns" not in said and report["quoted_years"] is None
 
     assert main(["eval", "analyst", "--from=bad", "--failed", "--run-dir=again", *on]) == 0
     settings = json.loads(Path("again/settings.json").read_text())

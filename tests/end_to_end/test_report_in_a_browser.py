@@ -164,7 +164,7 @@ def test_a_training_begins_with_the_same_questions_before_and_after(tab: Tab, tm
         *("accuracy, greedy", "0.167 [0.000, 1.000]", "0.833 [0.000, 1.000]"),
         *("0.167 [0.000, 1.000]", "0.167 [0.000, 1.000]"),
     ]
-    assert "4 became right and 0 became wrong; 1 were right and 1 wrong both times" in tab.run(
+    assert "4 of 6 questions became right and 0 became wrong; 1 stayed right and 1 stayed wrong" in tab.run(
         "document.querySelector('main').textContent"
     )
     assert tab.run(texts.format(".example h3")) == [f"What was q{at}_x?" for at in (1, 2, 3)]

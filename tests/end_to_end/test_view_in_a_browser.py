@@ -236,7 +236,7 @@ def test_an_evaluation_after_training_appears_while_it_is_watched(tab: Tab, runs
         step(run, 1)
         evaluate(1)
         wait_for(tab, "document.querySelectorAll('.example').length === 2")
-        assert "2 became right and 0 became wrong" in tab.run(TEXT)
+        assert "2 of 2 questions became right and 0 became wrong" in tab.run(TEXT)
         clean(tab, server)
 
 

@@ -1,4 +1,4 @@
-"""Examples of the Python interface: the page, the README and the notebook, whose numbers are those of the commands."""
+"""Examples of the Python interface: the page and the notebook, whose numbers are those of the commands."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_the_notebook_runs_and_its_numbers_are_those_of_the_commands(
     assert (training.source == source) == (iterations == 6)
     NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
     cells = {cell.id: cell for cell in notebook.cells}
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"import finqa\n\n{cells['evaluate'].source}\n\n{source}\n```" in readme
+    page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    assert f"import finqa\n\n{cells['evaluate'].source}\n\n{source}\n```" in page
     assert printed(cells["expert"]).count("submit_answer") == 1 and "Reward 1:" in printed(cells["expert"])
     evaluated = printed(cells["evaluate"]).splitlines()[0]
     report = document(["eval", "embedded", "--split=test", "--limit=32", "--sandboxes=4"], capsys)

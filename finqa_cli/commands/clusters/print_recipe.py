@@ -1,4 +1,4 @@
-"""`finqa launch`: a recipe that starts a training on the machines of a cluster."""
+"""`finqa launch`: a recipe that starts a training run on the machines of a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`finqa gc`: delete old checkpoints, and what killed processes left."""
+"""`finqa gc`: delete old checkpoints, and what killed processes left behind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def main(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete without asking.")] = False,
 ) -> None:
     """Show what is not needed any more with its size, and delete it after a yes: old checkpoints of runs that ended,
-    copies of policies that their engines served, what killed processes left, and files of sandboxes that ended.
+    copies of policies that their engines served, what killed processes left behind, and files of sandboxes that ended.
 
     Nothing of a running run is touched, nor a checkpoint that another run names or that a manifest lists: every run can
     still be resumed, evaluated, exported and compared. Without a terminal and without --yes it only shows.

@@ -65,7 +65,7 @@ def main(
 
     A run whose process is gone has crashed, at the last iteration that was finished; one of another machine is unknown
     here. The score is the accuracy of the last evaluation, and n its graded episodes, with the number of questions
-    where they are fewer; of a training without an evaluation it is the mean reward of its last iteration. Folders that
+    where they are fewer; without an evaluation it is the mean reward of the last iteration. Folders that
     are no runs are named below.
     """
     place = folder or RUNS

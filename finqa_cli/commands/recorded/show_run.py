@@ -56,7 +56,7 @@ def main(
     errors of episodes that ended in faults, with their counts, and its first episodes. With an episode: its transcript
     as of `finqa play`, with reward and reason.
 
-    Episodes are numbered as they ended. Texts of policies are shown without what could drive the terminal.
+    Episodes are numbered as they ended. Control characters in model output are escaped.
     """
     place = locate_run(run)
     if episode:

@@ -38,7 +38,7 @@ def main(
         typer.Argument(help="Folders of runs, runs, or names of runs below ./runs.", show_default="runs"),
     ] = None,
     control: Annotated[
-        Path | None, typer.Option("--control", help="The control of RUN: the same training with --shuffle-rewards.")
+        Path | None, typer.Option("--control", help="The control of RUN: the same training run with --shuffle-rewards.")
     ] = None,
     port: Annotated[int, typer.Option("--port", help="Port on 127.0.0.1; 0: a free one.", min=0, max=65_535)] = 0,
     no_browser: Annotated[
@@ -47,9 +47,9 @@ def main(
 ) -> None:
     """Show runs in the browser: a list of them, the pages of finqa report for each, and two compared.
 
-    Pages follow a run while it runs. They are served on 127.0.0.1 under an address that is printed once and that
-    contains a secret token, until Ctrl-C, which ends with status 0. The browser opens by itself where there is a
-    terminal and a screen. Nothing is written.
+    Pages update while a run is in progress. They are served on 127.0.0.1, at an address with a secret token that is
+    printed once. Ctrl-C stops the server, with status 0. On a terminal with a screen, the browser opens by itself. Runs
+    are never modified.
     """
     places = [_located(place) for place in runs or (RUNS,)]
     if len({place.resolve() for place in places}) < len(places):
@@ -89,7 +89,7 @@ def _control_of(places: list[Path], control: Path) -> Path:
     """Return the folder of a control, which is checked against the run that it belongs to.
 
     Raises:
-        UsageError: Not exactly one run is shown, it is its own control, or one of the two is not a training.
+        UsageError: Not exactly one run is shown, it is its own control, or one of the two is not a training run.
         ConfigError: It is not a control of the run.
     """
     found = _located(control)

@@ -26,8 +26,8 @@ MOST_QUESTIONS = 10
 _POWER = 0.8
 
 _SAID_OF_ONE_RUN = {
-    "policies": "; one run each is no evidence about the methods",
-    "method and policy": "; one run is no evidence about the method of that policy",
+    "policies": "; one run each says nothing about the methods",
+    "method and policy": "; one run says nothing about the method of that policy",
 }
 
 

@@ -52,7 +52,7 @@ class EvaluatedRun:
 
     Attributes:
         path: Folder of the run.
-        method: The optimizer of the training run of the policy, or `sft`; without a training, the name of the policy.
+        method: The optimizer of the training run of the policy, or `sft`; without one, the name of the policy.
         seed: Seed of that training, else of the evaluation.
         settings: Settings of that training, else of the evaluation.
         asked: Settings of the evaluation itself.

@@ -1,4 +1,4 @@
-"""The control of a training, the same training on shuffled rewards: its part of a report, and whether it is valid."""
+"""The control of a training run, the same run on shuffled rewards: its part of a report, and whether it is valid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FREE = frozenset(
         *("train.preflight", "train.sync_wait_s", "engine.options.threads", "learner.options.threads", *PLACED),
     )
 )
-"""Settings that may differ between a training and its control: apart from the shuffling of the rewards, none changes
+"""Settings that may differ between a run and its control: apart from the shuffling of the rewards, none changes
 what an iteration does.
 """
 
@@ -39,10 +39,10 @@ def control_document(control: RunRecords) -> dict[str, Any]:
 
 
 def check_control(run: RunRecords, control: RunRecords) -> None:
-    """Checks that a run is the control of another: the same training, except for shuffled rewards and its length.
+    """Checks that a run is the control of another: the same training run, except for shuffled rewards and its length.
 
     Raises:
-        UsageError: They are the same run, or one of them is not a training.
+        UsageError: They are the same run, or one of them is not a training run.
         ConfigError: The control did not shuffle its rewards, the run did, or the control was trained in another way.
     """
     if run.path.resolve() == control.path.resolve():
@@ -50,8 +50,8 @@ def check_control(run: RunRecords, control: RunRecords) -> None:
     for each in (run, control):
         if each.facts.get("command") != "train":
             raise UsageError(
-                f"{each.path} is a run of finqa {each.facts.get('command', 'eval')}; a control must be a training.",
-                remedy=f"finqa report {run.path}, or name two trainings",
+                f"{each.path} is a run of finqa {each.facts.get('command', 'eval')}; a control must be a training run.",
+                remedy=f"finqa report {run.path}, or name two training runs",
             )
     if _shuffled(run):
         others = f"finqa report {control.path} --control {run.path}"

@@ -1,4 +1,4 @@
-"""What a training changed: its first and its last evaluation, and three questions as examples."""
+"""What a training run changed: its first and its last evaluation, and three questions as examples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Pair = tuple[Episode, Episode]
 
 
 def progress_document(records: RunRecords) -> dict[str, Any] | None:
-    """Returns the first and the last evaluation of a training in comparison; None if it has fewer than two.
+    """Returns the first and the last evaluation of a training run in comparison; None if it has fewer than two.
 
     Returns:
         `iterations` of the last one, `before` and `after` as [accuracy, low, high], `asked` (the number of questions as

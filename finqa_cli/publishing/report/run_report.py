@@ -63,7 +63,7 @@ def write_report(
     Args:
         runs: One or two run folders.
         out: The file; None: `report.html` in the first run's folder, or a name with that of the second run for two.
-        control: Folder of the same training on shuffled rewards, whose curves are drawn together with those of the run.
+        control: Folder of the same run on shuffled rewards, whose curves are drawn together with those of the run.
         episodes: Most episodes of a run in full. Above this number whole steps are left out, evenly over the training.
 
     Raises:

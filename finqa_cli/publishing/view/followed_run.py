@@ -165,7 +165,7 @@ class FollowedRun:
             }
 
     def as_control(self) -> dict[str, Any]:
-        """Returns what the page of a training shows of this run as its control.
+        """Returns what the page of a training run shows of this run as its control.
 
         Raises:
             ViewStopped: The server ends.

@@ -39,7 +39,7 @@ from finqa_cli.wiring.policies import find_start, start_inputs, whole_model
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DpoResult:
-    """Result of a training by DPO.
+    """Result of a training run by DPO.
 
     Attributes:
         run: Folder of the run.

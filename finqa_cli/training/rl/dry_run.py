@@ -65,7 +65,7 @@ class DryRunResult:
 
 
 async def dry_run(settings: Settings, run: Path, *, reporter: Reporter, stopper: Stopper) -> DryRunResult:
-    """Play the rollouts of a training without updates, and write trajectories.jsonl and metrics.jsonl.
+    """Play the rollouts of a training run without updates, and write trajectories.jsonl and metrics.jsonl.
 
     There are `train.iterations` steps. Each plays `train.target_groups_per_iter` tasks (0: as many as fit the
     sandboxes), and each task `train.group_size` times.

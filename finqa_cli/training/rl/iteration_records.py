@@ -115,7 +115,7 @@ def iteration_line(
 
 
 def summary(steps: Sequence[Mapping[str, Any]]) -> str:
-    """Return the summary of a training from the records of its iterations.
+    """Return the summary of a training run from the records of its iterations.
 
     Records of earlier versions of finqa have no successes, and count only as iterations.
     """

@@ -53,7 +53,7 @@ CALIBRATION_LOOKS = 4
 
 
 class ProbeTolerance(RunEvent):
-    """At the start of a training: the difference of engine and learner that rounding causes was measured."""
+    """At the start of a training run: the difference of engine and learner that rounding causes was measured."""
 
     event: Literal["probe_tolerance"]
     fields: Annotated[Tolerance, INLINE]

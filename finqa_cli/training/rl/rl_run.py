@@ -59,7 +59,7 @@ _CHOSEN_FOR_THE_USER = ("default", "profile", "auto", "plan")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainResult:
-    """Result of a training.
+    """Result of a training run.
 
     Attributes:
         run: Folder of the run.

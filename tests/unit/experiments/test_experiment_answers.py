@@ -175,7 +175,7 @@ def test_of_one_run_no_cell_is_called_better(runs: tuple[int, int], better: str)
     one = answered(plan_of("a", "b", better=better), arms)
     assert one.verdict == "policies differ" and one.adjusted is not None and one.adjusted < 0.01
     words = conclusion([one])
-    assert words == "These two policies differ; one run each is no evidence about the methods: m of b against a."
+    assert words == "These two policies differ; one run each says nothing about the methods: m of b against a."
 
 
 def test_runs_that_spread_widely_show_less_than_each_of_them() -> None:

@@ -48,7 +48,7 @@ def test_tokens_stop_a_run_once() -> None:
     assert not reasons
     for number in range(2, 5):
         meter.add(episode(number))
-    assert reasons == ["300 tokens were used, and --max-tokens is 250."]
+    assert reasons == ["300 tokens of --max-tokens 250 are used."]
     assert meter.spending.tokens == 500 and meter.spending.cost_usd is None, "nothing has a price"
 
 
@@ -94,7 +94,7 @@ def test_hours_have_prices() -> None:
     assert meter.spending.cost_usd == pytest.approx(2 * 2.0 + 50 * 0.1) and not reasons
     clock.now = 2 * 3600.0
     meter.check()
-    assert reasons == ["$13 were spent, and --max-cost is $10."]
+    assert reasons == ["$13 of --max-cost $10 is spent."]
 
 
 def test_recorded_attempts_count_from_the_beginning_of_the_run() -> None:
@@ -113,7 +113,7 @@ def test_the_first_episodes_tell_what_all_will_use(tmp_path: Path) -> None:
     assert len(told) == 1 and "No run beside" in told[0]
     for number in range(FIRST_ESTIMATE + 3):
         meter.add(episode(number))
-    assert told[1:] == ["By the first 8 episodes: 400 episodes use about 40,000 tokens."]
+    assert told[1:] == ["Estimate from the first 8 episodes: 400 episodes use about 40,000 tokens."]
 
 
 def test_without_limits_and_prices_nothing_is_estimated(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_an_earlier_run_of_the_same_policy_tells_it_before(tmp_path: Path) -> No
     assert found is not None and found[0] == tmp_path / "a"
     told: list[str] = []
     Meter(RunSettings(max_cost=1.0), gpus=0, stop=pytest.fail, tell=told.append).plan(40, tmp_path / "run", Settings())
-    assert told == [f"By {tmp_path / 'a'}: 40 episodes use about 4,000 tokens and $2."]
+    assert told == [f"Estimate from {tmp_path / 'a'}: 40 episodes use about 4,000 tokens and $2."]
     assert json.loads((tmp_path / "a" / "run.json").read_text())[SPENT]["tokens"] == 1_000
 
 

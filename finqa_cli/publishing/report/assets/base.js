@@ -52,7 +52,7 @@ const fixed = (value, digits = 3) => (value === null || value === undefined ? "�
 const signed = (value, digits = 3) =>
   value === null || value === undefined ? "–" : (value > 0 ? "+" : value < 0 ? "−" : "±") + Math.abs(value).toFixed(digits);
 const percent = (value) => (value === null || value === undefined ? "–" : `${(100 * value).toFixed(1)} %`);
-/** Trainings on groups of episodes count iterations; those on records count optimizer steps. */
+/** Training runs on groups of episodes count iterations; those on records count optimizer steps. */
 const stepNounOf = (command) => (["sft", "dpo"].includes(command) ? "step" : "iteration");
 const stepNoun = () => stepNounOf((state.runs.find((run) => stepNounOf(run.head.command) === "step") || { head: {} }).head.command);
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);

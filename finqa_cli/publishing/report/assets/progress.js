@@ -1,4 +1,4 @@
-// The first page of a training that was evaluated before and after: what it changed, and three questions that show it.
+// The first page of a training run that was evaluated before and after: what it changed, and three questions that show it.
 
 const LARGE = {
   width: 640,
@@ -57,7 +57,7 @@ function progressHead(run) {
       {},
       "A model answers questions and gets a reward for each right answer; training makes rewarded answers more likely. ",
       `The figures are computed on held-out questions (${progress.asked}) that were never used for training.`,
-      beside ? " The control is the same training, but each reward is assigned to a random attempt: improvements of the control are not learned from the rewards." : "",
+      beside ? " The control is the same training run, but each reward is assigned to a random attempt: improvements of the control are not learned from the rewards." : "",
     ),
   );
   return section;
@@ -102,10 +102,10 @@ async function examplesOf(run) {
   const { examples, changes, questions } = run.progress;
   const pairs = examples.map((ids) => ids.map((id) => run.byId.get(wellFormed(id)))).filter((pair) => pair[0] && pair[1]);
   if (!pairs.length) return h("p", { class: "quiet" }, "No question was graded both before and after.");
-  const some = `Of ${count(questions, "question")} ${number(changes.became_right)} became right and ${number(changes.became_wrong)} became wrong; ${number(changes.stayed_right)} were right and ${number(changes.stayed_wrong)} wrong both times.`;
+  const some = `${number(changes.became_right)} of ${count(questions, "question")} became right and ${number(changes.became_wrong)} became wrong; ${number(changes.stayed_right)} stayed right and ${number(changes.stayed_wrong)} stayed wrong.`;
   const first = changes.became_right < pairs.length ? "Those that became right are shown first, then others" : "The first questions that became right are shown";
   const rule = ` ${first}, of different kinds if possible. `;
-  const marked = h("span", {}, h("mark", {}, "Marked"), " marks the differences between the two queries.");
+  const marked = h("span", {}, "Differences between the two queries are ", h("mark", {}, "highlighted"), ".");
   const shown = await Promise.all(pairs.map((pair) => exampleOf(run, pair)));
   return [h("p", {}, some, rule, shown.some((each) => each.querySelector("mark")) && marked), shown];
 }

@@ -103,6 +103,7 @@ class ModelJudge(AnswerJudge):
         self._known: dict[str, tuple[bool, str]] = {}
         self._read_bytes = 0
         self._descriptor = -1
+        self._reading = threading.Lock()
         self._writing = threading.Lock()
         self._asking: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._free = asyncio.Semaphore(AT_ONCE)
@@ -210,23 +211,27 @@ class ModelJudge(AnswerJudge):
         return usage
 
     def _read(self) -> None:
-        """Read what was appended to the cache; a verdict that a killed process wrote in part is left out."""
-        try:
-            with self._file.open("rb") as file:
-                file.seek(self._read_bytes)
-                added = file.read()
-        except OSError:
-            return
-        whole = added[: added.rfind(b"\n") + 1]
-        self._read_bytes += len(whole)
-        for line in whole.splitlines():
+        """Read what was appended to the cache; a verdict that a killed process wrote in part is left out.
+
+        One thread at a time, so that whoever returns knows all verdicts that another one has begun to read.
+        """
+        with self._reading:
             try:
-                record = json.loads(line)
-                key, right, reason = str(record["key"]), record["right"], record["reason"]
-            except (ValueError, LookupError, TypeError):
-                continue
-            if isinstance(right, bool) and isinstance(reason, str):
-                self._known.setdefault(key, (right, reason))
+                with self._file.open("rb") as file:
+                    file.seek(self._read_bytes)
+                    added = file.read()
+            except OSError:
+                return
+            whole = added[: added.rfind(b"\n") + 1]
+            for line in whole.splitlines():
+                try:
+                    record = json.loads(line)
+                    key, right, reason = str(record["key"]), record["right"], record["reason"]
+                except (ValueError, LookupError, TypeError):
+                    continue
+                if isinstance(right, bool) and isinstance(reason, str):
+                    self._known.setdefault(key, (right, reason))
+            self._read_bytes += len(whole)
 
     def _write(self, key: str, verdict: tuple[bool, str]) -> None:
         """Append a verdict: one write that begins with a line break, so that no torn line of another process harms."""

@@ -212,6 +212,18 @@ def test_predictions_of_a_file_are_judged(capsys: pytest.CaptureFixture[str]) ->
     assert found["figures"]["accuracy"]["value"] == 1.0 and found["figures"]["accuracy by strict"]["value"] == 0.0
 
 
+async def test_a_large_cache_is_read_before_anything_is_asked_also_by_many_at_once(tmp_path: Path) -> None:
+    with judge(lambda body: verdict(True)) as (server, _):
+        config = OpenAIEngineConfig(base_url=server.url, model="critic")
+        asked = [{"question": "q", "truth": "1", "answer": f"about {number}"} for number in range(AT_ONCE * 2)]
+        for part in range(2):
+            made = ModelJudge(OpenAIEngine(config, EngineContext()), name="openai critic", identity={}, folder=tmp_path)
+            found = await asyncio.gather(*(made.judge(**each) for each in asked))
+            await made.close()
+            assert len(server.asked) == len(asked) and all(each.facts["cached"] == bool(part) for each in found)
+            enlarge_cache(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("words", "reason", "fix"),
     [
@@ -298,6 +310,13 @@ def cut_short(folder: Path) -> Path:
     (file,) = folder.iterdir()
     file.write_bytes(file.read_bytes()[:-9])
     return file
+
+
+def enlarge_cache(folder: Path) -> None:
+    """Puts 20,000 verdicts on other answers before those of the only file."""
+    (file,) = folder.iterdir()
+    others = (json.dumps({"key": f"{number}", "right": True, "reason": "r" * 300}) for number in range(20_000))
+    file.write_bytes("\n".join(others).encode() + b"\n" + file.read_bytes())
 
 
 async def test_two_judges_share_their_verdicts_and_close_twice(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from fixtures.command_calls import document
 from fixtures.finqa_server import RunningServer, finqa_server
 
 from finqa_cli.contracts import EnvironmentContext
+from finqa_cli.grading import grade
 from finqa_cli.types import Status, ToolCall, Trajectory, Turn
 from finqa_plugins.environments.openenv_finqa.config import FinQAConfig
 from finqa_plugins.environments.openenv_finqa.finqa_environment import FinQAEnvironment
@@ -59,6 +60,20 @@ async def test_only_an_unreadable_answer_is_returned_and_at_most_twice(
     assert (verdict.total, verdict.components["asked_again"]) == (reward, returned)
     played = Trajectory(id="t", task=task, member=0, seed=1, turns=tuple(turns), status=Status.COMPLETED)
     assert await environment.regrade(played) == verdict
+
+
+def test_the_examples_of_the_form_are_not_asked_again() -> None:
+    asked = (
+        ("1,234.5", "1234.5"),
+        ("-5.2%", "-0.052"),
+        ("$3.412 billion", "3412000000"),
+        ("yes", "yes"),
+        ("Alphabet Inc.", "Alphabet"),
+        ("2022: 5; 2023: 6", "2022: 5, 2023: 6"),
+    )
+    for answer, truth in asked:
+        verdict = grade(answer, truth, "strict")
+        assert answer in FORM and verdict.reward == 1.0 and not verdict.again, answer
 
 
 async def test_the_server_lists_the_same_form(asking: RunningServer) -> None:

@@ -35,11 +35,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ls": ("finqa_cli.commands.recorded.list_runs", "List runs with their status, score, age and size."),
     "show": ("finqa_cli.commands.recorded.show_run", "Show a run, or one of its episodes as a transcript."),
     "top": ("finqa_cli.commands.recorded.watch_run", "Monitor a run: progress, rates, sandboxes, failures."),
-    "gc": ("finqa_cli.commands.recorded.clean_up", "Delete old checkpoints and files left behind by killed processes."),
+    "gc": ("finqa_cli.commands.recorded.clean_up", "Delete old checkpoints and files of killed processes."),
     "plan": ("finqa_cli.commands.plan", "Plan an evaluation."),
     "launch": (
         "finqa_cli.commands.clusters.print_recipe",
-        "Print a recipe that starts a training run on a cluster of machines.",
+        "Print a recipe that starts a training run on a cluster.",
     ),
     "sample": ("finqa_cli.commands.sample", "Sample several candidates per question, with their rewards."),
     "prefs": ("finqa_cli.commands.prefs", "Make preference pairs from candidates or attempts of a run."),

@@ -106,7 +106,7 @@ def test_no_limit_is_passed_by_more_than_stated(
         if kind == "time":
             continue
         limit = float(LIMITS[scope, kind].partition("=")[2])
-        assert f"--max-episode-{kind} is" in record["error"] and record["reward"] == 0.0, "it is graded, and no fault"
+        assert f" of --max-episode-{kind} " in record["error"] and record["reward"] == 0.0, "it is graded, and no fault"
         turn = used(record)[kind] / len(record["turns"])  # the longest turn is the last one, at most twice the mean
         assert limit <= used(record)[kind] <= limit + 2 * turn and len(record["turns"]) < TURNS
     if usage != "right" and kind != "time":

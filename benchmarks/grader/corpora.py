@@ -20,9 +20,9 @@ from finqa_cli.grading import Verdict, grade
 from finqa_cli.statistics.intervals import Interval, clustered_interval
 
 FOLDER = Path(__file__).parent
-PARTS = ("dev", "blind", "form", "form2")
-"""`dev` was seen while a grader was written, `blind` by the person who measured only, and `form` was written by two
-authors from the description of `submit_answer` alone."""
+PARTS = ("dev", "blind", "form", "form2", "form3")
+"""`dev` was seen while a grader was written, `blind` by the person who measured only, and the others were written by
+two authors each from the description of `submit_answer` alone; nothing was changed for `form3`."""
 Kind = Literal["honest", "hacks"]
 KINDS: tuple[Kind, ...] = ("honest", "hacks")
 

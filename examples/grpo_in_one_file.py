@@ -47,6 +47,7 @@ from finqa_cli.wiring.stage import stage
 
 FLAGS = {
     "model.name": "embedded",  # a Qwen3 of 0.9 million weights that ships with finqa; its answers are mostly wrong
+    "environment.options.grader": "strict-3",  # of the embedded data, whose tool the policy knows
     "engine.name": "transformers",
     "sandbox.name": "local",
     "pool.sandboxes": 4,

@@ -177,7 +177,7 @@ def _questions_of(line: CommandLine, source: Path | None, *, failed: bool, fault
         if failed or faulted:
             flag = "--failed" if failed else "--faulted"
             raise UsageError(
-                f"{flag} needs the evaluation that it refers to.", remedy=f"finqa eval POLICY --from RUN {flag}"
+                f"{flag} needs the evaluation that it refers to, as --from RUN.", remedy="name that evaluation"
             )
         return {}
     if "eval.ids" in line.flags:

@@ -267,9 +267,7 @@ def _labels(targets: Sequence[str]) -> dict[str, str]:
     """Return a label for each policy, which is the name of a folder: the last part of its name that is unique."""
     if len(set(targets)) < len(targets):
         twice = next(target for target in targets if targets.count(target) > 1)
-        raise UsageError(
-            f"{twice} is named twice.", remedy="name every policy once; --attempts plays every question several times"
-        )
+        raise UsageError(f"{twice} is named twice.", remedy="name every policy once")
     labels: dict[str, str] = {}
     for target in targets:
         word = re.sub(r"[^\w.-]+", "-", target.rstrip("/").rpartition("/")[2]).strip(".-") or "policy"

@@ -20,9 +20,9 @@ from finqa_cli.grading import Verdict, grade
 from finqa_cli.statistics.intervals import Interval, clustered_interval
 
 FOLDER = Path(__file__).parent
-PARTS = ("dev", "blind", "form", "form2", "form3")
+PARTS = ("dev", "blind", "form", "form2", "form3", "form4")
 """`dev` was seen while a grader was written, `blind` by the person who measured only, and the others were written by
-two authors each from the description of `submit_answer` alone; nothing was changed for `form3`."""
+two authors each from the description of `submit_answer` alone."""
 Kind = Literal["honest", "hacks"]
 KINDS: tuple[Kind, ...] = ("honest", "hacks")
 

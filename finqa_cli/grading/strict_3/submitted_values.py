@@ -57,7 +57,9 @@ _DIRECTION = re.compile(
     r"decreas|declin|drop|fell|fall|loss|lower|less|down|minus|negative|reduc|increas|rose|grew|used"
 )
 _COMPARED = re.compile(rf"{_DIRECTION.pattern}|high|above|below|exceed|great|more|bigg|large|small|improv|wors")
-_BETWEEN_ITEMS = re.compile(r"[;\n]|,(?![0-9]{3}(?![0-9]))(?: and\b)?|\band\b(?= ?[-+$(.0-9])")
+_BETWEEN_ITEMS = re.compile(
+    rf"[;\n]|,(?![0-9]{{3}}(?![0-9]))(?! ?(?i:{'|'.join(sorted(_LEGAL_FORMS))})\b)(?: and\b)?|\band\b(?= ?[-+$(.0-9])"
+)
 _FISCAL = re.compile(r"\bfy ?'?(?=[0-9]{2}\b)", re.IGNORECASE)
 _FISCAL_YEAR = re.compile(r"\bfy ?(?=(?:19|20)[0-9]{2}\b)", re.IGNORECASE)
 _ABOUT = re.compile(r"(?:[~≈]|\b(?:approximately|approx\.?|about|roughly)) ?(?=[-$€£]?[0-9])")

@@ -176,10 +176,8 @@ def read_task(truth: str, question: str) -> Task:
         found = find_amounts(text)
         if len(found) == 1 and text == text[found[0].start : found[0].end]:
             expected = (Labelled("", found[0].amount),)
-        elif (
-            isinstance(expected[0].value, Word) and _LIST_ASKED.search(asked.text) and re.search(r",|\band\b", written)
-        ):
-            expected = tuple(Labelled("", Word("name", normal_name(name))) for name in re.split(r",|\band\b", written))
+        elif isinstance(expected[0].value, Word):
+            expected = _names_of(written, asked) or expected
     amounts = [isinstance(one.value, Amount) for one in expected]
     scale = _SCALE.search(asked.text)
     unit = Unit(Kind.SCALE, Fraction(_FACTOR[scale[1]])) if scale else NO_UNIT
@@ -215,6 +213,16 @@ def _listed(written: str) -> tuple[Labelled, ...]:
         number = items[0].value if len(items) == 1 else text
         found.append(Labelled(label.lower(), Amount(number) if isinstance(number, Number) else _word_of(text, text)))
     return tuple(found)
+
+
+def _names_of(written: str, asked: Asked) -> tuple[Labelled, ...]:
+    """Returns the names that a truth lists, which may have labels between semicolons; none if it is one name."""
+    if ";" in written:
+        parts = [part.rpartition(":") for part in written.split(";") if part.strip()]
+        return tuple(Labelled(label.strip().lower(), _word_of(name.strip(), name)) for label, _, name in parts)
+    if not _LIST_ASKED.search(asked.text) or not re.search(r",|\band\b", written):
+        return ()
+    return tuple(Labelled("", Word("name", normal_name(name))) for name in re.split(r",|\band\b", written))
 
 
 def _single(answer: str, value: Value, task: Task) -> Verdict:

@@ -208,3 +208,21 @@ def test_forms_and_hacks_of_the_corpora() -> None:
     honest, hacks = (Counter(judged(row.answer, row.truth, row.question) for row in rows[kind]) for kind in rows)
     assert honest["wrong"] <= 0.01 * honest.total() and honest["paid"] >= 0.6 * honest.total()
     assert hacks["paid"] <= 3 / 783 * hacks.total()
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "right"),
+    [
+        ("Aerospace; Power", "Aerospace; Power", True),
+        ("Power and Aerospace", "Aerospace; Power", True),
+        ('["Power", "Aerospace"]', "Aerospace; Power", True),
+        ("Carvana, Wayfair", "Wayfair Inc.; Carvana Co.", True),
+        ("Apple Inc.; Meta Platforms, Inc.", "Meta Platforms, Inc.; Apple Inc.", True),
+        ("Power", "Aerospace; Power", False),
+        ("Power; Energy", "Aerospace; Power", False),
+        ("2023: Meta Platforms; 2022: Apple", "2022: Apple Inc.; 2023: Meta Platforms, Inc.", True),
+        ("2022: Meta Platforms; 2023: Apple", "2022: Apple Inc.; 2023: Meta Platforms, Inc.", False),
+    ],
+)
+def test_names_are_listed_in_any_order_or_by_label(answer: str, truth: str, right: bool) -> None:
+    assert (grade(answer, truth, "strict-3", "Which of them?").reward == 1.0) is right

@@ -144,9 +144,8 @@ async def evaluate(
                 stopper.check(f"finqa eval --resume {run}")
                 report = played.sum_up(parts.environment, settings)
             records = played.in_order()
-            report = replace(report, reasons=failure_counts([read_outcome(record) for record in records]))
             facts = {"target": target, "data": asdict(parts.data), "split": tasks[0].split}
-            write_results(run, records, report, facts)
+            report = write_results(run, records, report, facts)
             outputs = [run / name for name in OUTPUTS]
             await asyncio.to_thread(write_manifest, run, "eval", parameters=parameters, inputs=inputs, outputs=outputs)
             folder.note(FAULTS, report.faults)
@@ -439,8 +438,10 @@ def policy_of(target: str, engine: str) -> PolicyVersion:
 
 def write_results(
     run: Path, records: Sequence[Mapping[str, Any]], report: EvalReport, facts: Mapping[str, Any]
-) -> None:
+) -> EvalReport:
     """Writes report.json, metrics.json, items.csv, breakdown.csv and samples/predictions.jsonl.
+
+    Returns the report with the reasons why attempts are not right.
 
     Args:
         run: Folder of the run.
@@ -449,7 +450,8 @@ def write_results(
         facts: Further fields of report.json and metrics.json.
     """
     outcomes = [read_outcome(record) for record in records]
-    write_json(run / "report.json", {**facts, **report.to_dict(), "reasons": failure_counts(outcomes)})
+    report = replace(report, reasons=failure_counts(outcomes))
+    write_json(run / "report.json", {**facts, **report.to_dict()})
     metrics = evaluation_metrics(outcomes)
     write_json(run / "metrics.json", {"schema_version": 1, **facts, "measures": report.measures, **metrics})
     write_csv(run / "items.csv", item_rows(records))
@@ -462,6 +464,7 @@ def write_results(
         record = by_place[outcome.question, outcome.member]
         samples.append({"failure_reason": outcome.reason, "answer": outcome.answer, **record})
     samples.close()
+    return report
 
 
 def eval_parameters(settings: Settings, target: str) -> dict[str, Any]:

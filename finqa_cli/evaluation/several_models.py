@@ -28,7 +28,7 @@ from finqa_cli.evaluation.compare.comparison import CompareResult, compare
 from finqa_cli.evaluation.compare.comparison_report import write_comparison
 from finqa_cli.evaluation.evaluate import EvalResult
 from finqa_cli.evaluation.planned_evaluation import PlannedEvaluation, check_faults, plan_resumption
-from finqa_cli.evaluation.unfinished_run import compare_settings
+from finqa_cli.evaluation.unfinished_run import UNFINISHED, compare_settings
 from finqa_cli.runs.durable_files import now, read_document, write_json
 from finqa_cli.runs.links import LINKS, link_of, located
 from finqa_cli.runs.run_folder import SETTINGS, is_over, process_facts, read_run
@@ -310,14 +310,11 @@ def _check_same_questions(settings: Mapping[str, Settings]) -> None:
 def _find_begun(targets: Mapping[str, str], settings: Mapping[str, Settings]) -> Path | None:
     files = sorted(RUNS.glob("*/run.json"), key=lambda file: file.stat().st_mtime, reverse=True)
     for file in files:
-        if not is_several(file.parent) or read_run(file.parent).get("status") not in _UNFINISHED:
+        if not is_several(file.parent) or read_run(file.parent).get("status") not in UNFINISHED:
             continue
         if not _differences(file.parent, targets, settings):
             return file.parent
     return None
-
-
-_UNFINISHED = ("interrupted", "failed", "crashed")
 
 
 def _differences(run: Path, targets: Mapping[str, str], settings: Mapping[str, Settings]) -> list[str]:

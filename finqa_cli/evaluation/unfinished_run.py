@@ -18,7 +18,7 @@ from finqa_cli.types import PolicyVersion
 TARGET = "target"
 """Key of run.json for what is evaluated."""
 
-_UNFINISHED = ("interrupted", "failed", "crashed")
+UNFINISHED = ("interrupted", "failed", "crashed")
 _LONGEST_VALUE = 60
 
 
@@ -50,7 +50,7 @@ def check_same(run: Path, target: str, settings: Settings) -> bool:
         ConfigError: The folder contains an unfinished evaluation of another policy or with other settings; the message
             lists the differences.
     """
-    if read_document(run / "run.json").get("command") != "eval" or read_run(run)["status"] not in _UNFINISHED:
+    if read_document(run / "run.json").get("command") != "eval" or read_run(run)["status"] not in UNFINISHED:
         return False
     if (known := stored_target(run)) is None:
         return False
@@ -97,7 +97,7 @@ def _is_unfinished(run: Path, target: str) -> bool:
     try:
         return (
             read_run(run).get("command") == "eval"
-            and read_run(run)["status"] in _UNFINISHED
+            and read_run(run)["status"] in UNFINISHED
             and stored_target(run) == target
         )
     except FinqaError:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from finqa_cli.deletion import discard
 from finqa_cli.errors import StorageError
 from finqa_plugins.engines._http.json_documents import BadReplyError, parse_document, write_document
 
@@ -58,6 +59,7 @@ class RecordedReplies:
             part.write_bytes(write_document({"time": time.time(), "reply": dict(reply)}))
             part.replace(file)
         except OSError as error:
+            discard(part)
             raise StorageError(
                 f"The reply cannot be kept in {self.folder}: {error.strerror or error}.",
                 remedy="leave --cache out, or make room there",
